@@ -1,0 +1,9 @@
+//go:build tools
+
+// Package tools pins the main packages that the lab builds, so that go.mod and
+// go.sum cover their whole dependency graphs.
+package tools
+
+import (
+	_ "github.com/siderolabs/cluster-api-control-plane-provider-talos"
+)

@@ -1,0 +1,11 @@
+//go:build tools
+
+// Package tools pins the main packages that the lab builds, so that go.mod and
+// go.sum cover their whole dependency graphs.
+package tools
+
+import (
+	_ "sigs.k8s.io/cluster-api/bootstrap/kubeadm"
+	_ "sigs.k8s.io/cluster-api/controlplane/kubeadm"
+	_ "sigs.k8s.io/cluster-api/core"
+)

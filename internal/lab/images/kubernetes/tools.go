@@ -1,0 +1,11 @@
+//go:build tools
+
+// Package tools pins the main packages that the lab builds, so that go.mod and
+// go.sum cover their whole dependency graphs.
+package tools
+
+import (
+	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+	_ "k8s.io/kubernetes/cmd/kube-controller-manager"
+	_ "k8s.io/kubernetes/cmd/kube-scheduler"
+)
