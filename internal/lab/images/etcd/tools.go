@@ -1,9 +1,12 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
 //go:build tools
 
-// Package tools pins the main packages that the lab builds, so that go.mod and
-// go.sum cover their whole dependency graphs.
+// Package tools pins the main package that the lab builds, so that go.mod and
+// go.sum cover its whole dependency graph.
 package tools
 
 import (
-	_ "go.etcd.io/etcd/v3"
+	_ "go.etcd.io/etcd/server/v3"
 )
