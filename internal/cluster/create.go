@@ -1,0 +1,69 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Created is what a creation came to.
+type Created struct {
+	Credentials Credentials
+	Machines    []Machine
+}
+
+// Create applies the cluster and waits until its control plane answers. started
+// is called once, before the first object is written, so that the caller can
+// record the identity first. What an earlier run left unfinished is taken over;
+// a run that is still alive is answered with [kube.ErrHeld].
+func (h Home) Create(ctx context.Context, options ApplyOptions, started func()) (*Created, error) {
+	if err := h.EnsureNamespace(ctx); err != nil {
+		return nil, err
+	}
+	held, lease, err := h.Leases.Acquire(ctx, h.Client, h.leaseKey(), options.Instance, h.Report)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		// The lease is given back when this run fails as well: nobody is at work then.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		if err := lease.Release(ctx); err != nil {
+			h.Report.Report(ctx, "releasing-lease", fmt.Sprintf("the lease %s stays until it runs out: %v", h.leaseKey(), err))
+		}
+	}()
+	started()
+	options.New = true
+	if err := h.Apply(held, options); err != nil {
+		return nil, err
+	}
+	return h.finish(held, options.Instance)
+}
+
+// Update applies a changed manifest and waits until the control plane answers.
+// It also finishes what a failed Create has left.
+func (h Home) Update(ctx context.Context, options ApplyOptions) (*Created, error) {
+	options.New = false
+	if err := h.Apply(ctx, options); err != nil {
+		return nil, err
+	}
+	return h.finish(ctx, options.Instance)
+}
+
+func (h Home) finish(ctx context.Context, instance string) (*Created, error) {
+	credentials, err := h.WaitInitialized(ctx)
+	if err != nil {
+		return nil, err
+	}
+	machines, err := h.Machines(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.Finish(ctx, instance); err != nil {
+		return nil, err
+	}
+	return &Created{Credentials: credentials, Machines: machines}, nil
+}

@@ -1,0 +1,181 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
+)
+
+// LeaseDuration is how long a writer that says nothing more is still taken to be
+// at work, and LeaseRenewal how often one that is at work says so.
+const (
+	LeaseDuration = 30 * time.Second
+	LeaseRenewal  = 10 * time.Second
+)
+
+// ErrHeld is the answer when another living run holds a lease.
+var ErrHeld = errors.New("another run is at work on it")
+
+// ErrLeaseLost cancels the context of a [Lease] that somebody else has taken.
+var ErrLeaseLost = errors.New("another run has taken over")
+
+// Leases makes leases; its times can be shortened for tests.
+type Leases struct {
+	// Duration and Renewal default to [LeaseDuration] and [LeaseRenewal].
+	Duration, Renewal time.Duration
+}
+
+// Lease is the right to write one unfinished thing, held by one run.
+type Lease struct {
+	client  client.Client
+	key     client.ObjectKey
+	holder  string
+	cancel  context.CancelCauseFunc
+	stopped sync.WaitGroup
+}
+
+// Acquire takes the lease key for holder, a UUID. One that was left behind runs
+// out: Acquire waits for that, saying so, and answers [ErrHeld] if it is renewed
+// meanwhile. The context that it answers is cancelled with [ErrLeaseLost] when
+// the lease is taken away.
+func (l Leases) Acquire(ctx context.Context, c client.Client, key client.ObjectKey, holder string, report progress.Reporter) (context.Context, *Lease, error) {
+	if l.Duration == 0 {
+		l.Duration = LeaseDuration
+	}
+	if l.Renewal == 0 {
+		l.Renewal = LeaseRenewal
+	}
+	if err := l.take(ctx, c, key, holder, report); err != nil {
+		return nil, nil, err
+	}
+	held, cancel := context.WithCancelCause(ctx)
+	lease := &Lease{client: c, key: key, holder: holder, cancel: cancel}
+	lease.stopped.Go(func() { lease.renew(held, l) })
+	return held, lease, nil
+}
+
+func (l Leases) take(ctx context.Context, c client.Client, key client.ObjectKey, holder string, report progress.Reporter) error {
+	var waitedFor *metav1.MicroTime
+	for {
+		found := &coordinationv1.Lease{}
+		err := c.Get(ctx, key, found)
+		switch {
+		case apierrors.IsNotFound(err):
+			err = c.Create(ctx, l.object(key, holder))
+		case err != nil:
+			return fmt.Errorf("reading the lease %s: %w", key, err)
+		default:
+			owner := ptr.Deref(found.Spec.HolderIdentity, "")
+			left := time.Until(ptr.Deref(found.Spec.RenewTime, metav1.MicroTime{}).Add(l.Duration))
+			if owner != holder && left > 0 {
+				if waitedFor != nil && !waitedFor.Equal(found.Spec.RenewTime) {
+					return fmt.Errorf("lease %s of run %s: %w", key, owner, ErrHeld)
+				}
+				waitedFor = found.Spec.RenewTime
+				report.Report(ctx, "waiting-for-lease", fmt.Sprintf("an unfinished run (%s) was at work here; its lease runs out in %s", owner, left.Round(time.Second)))
+				if err := pause(ctx, min(left+100*time.Millisecond, l.Renewal)); err != nil {
+					return err
+				}
+				continue
+			}
+			mine := l.object(key, holder)
+			mine.ResourceVersion = found.ResourceVersion
+			err = c.Update(ctx, mine)
+		}
+		if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) && ctx.Err() == nil && !namespaceMissing(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("taking the lease %s: %w", key, err)
+		}
+		return nil
+	}
+}
+
+// namespaceMissing tells a create that failed for want of its namespace from an
+// update of a lease that somebody has just released.
+func namespaceMissing(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
+}
+
+func (l Leases) object(key client.ObjectKey, holder string) *coordinationv1.Lease {
+	now := metav1.NowMicro()
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity:       &holder,
+			LeaseDurationSeconds: ptr.To(int32(max(1, l.Duration/time.Second))),
+			AcquireTime:          &now,
+			RenewTime:            &now,
+		},
+	}
+}
+
+func (l *Lease) renew(ctx context.Context, times Leases) {
+	for {
+		if pause(ctx, times.Renewal) != nil {
+			return
+		}
+		found := &coordinationv1.Lease{}
+		// An API server that does not answer for a while is no loss: nobody else can
+		// take the lease there either.
+		err := l.client.Get(ctx, l.key, found)
+		if err == nil && ptr.Deref(found.Spec.HolderIdentity, "") != l.holder || apierrors.IsNotFound(err) {
+			l.cancel(ErrLeaseLost)
+			return
+		}
+		if err != nil {
+			continue
+		}
+		found.Spec.RenewTime = ptr.To(metav1.NowMicro())
+		if err := l.client.Update(ctx, found); apierrors.IsConflict(err) {
+			continue
+		}
+	}
+}
+
+// Release ends the renewal and removes the lease if it is still the holder's. An
+// error leaves a lease that runs out by itself.
+func (l *Lease) Release(ctx context.Context) error {
+	l.cancel(nil)
+	l.stopped.Wait()
+	found := &coordinationv1.Lease{}
+	if err := l.client.Get(ctx, l.key, found); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if ptr.Deref(found.Spec.HolderIdentity, "") != l.holder {
+		return nil
+	}
+	return client.IgnoreNotFound(l.client.Delete(ctx, found, client.Preconditions{ResourceVersion: &found.ResourceVersion}))
+}
+
+// Abandon ends the renewal and leaves the lease to run out, as a killed run does.
+func (l *Lease) Abandon() {
+	l.cancel(nil)
+	l.stopped.Wait()
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
