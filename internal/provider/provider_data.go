@@ -1,0 +1,99 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/hashicorp/terraform-plugin-framework/diag"
+	"github.com/hashicorp/terraform-plugin-framework/resource"
+	"github.com/hashicorp/terraform-plugin-framework/types"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+)
+
+// errConfigurationUnknown says that part of the provider block is not known
+// yet, which is normal at plan time: the block may use values of resources of
+// the same apply. Read answers it with the prior state and one warning.
+var errConfigurationUnknown = errors.New("the provider's configuration is not known yet")
+
+// providerData is what Configure hands to resources and data sources. Nothing
+// in it was dialled yet.
+type providerData struct {
+	version  string
+	proxmox  types.Object
+	clusters map[string]clusterEntry
+	// clustersUnknown says that the map itself is not known yet.
+	clustersUnknown bool
+	// stateDir is the folder of local ephemeral clusters; empty means the default.
+	stateDir string
+	// stateDirUnknown says that state_dir is not known yet.
+	stateDirUnknown bool
+
+	connectOnce sync.Once
+	connection  proxmoxConnection
+	connectErr  error
+}
+
+func newProviderData(ctx context.Context, version string, model providerModel) (*providerData, diag.Diagnostics) {
+	clusters, diags := clusterEntries(ctx, model.Clusters)
+	data := &providerData{
+		version:         version,
+		proxmox:         model.Proxmox,
+		clusters:        clusters,
+		clustersUnknown: model.Clusters.IsUnknown(),
+		stateDir:        model.StateDir.ValueString(),
+		stateDirUnknown: model.StateDir.IsUnknown(),
+	}
+	if data.stateDir == "" && !data.stateDirUnknown {
+		data.stateDir = os.Getenv("CAPI_STATE_DIR")
+	}
+	return data, diags
+}
+
+// proxmoxConnection answers where Proxmox VE is and as whom to work there. It
+// answers errConfigurationUnknown at a plan that does not know it yet.
+func (d *providerData) proxmoxConnection(ctx context.Context) (proxmoxConnection, error) {
+	d.connectOnce.Do(func() { d.connection, d.connectErr = newProxmoxConnection(ctx, d.proxmox) })
+	return d.connection, d.connectErr
+}
+
+// resolveAccess replaces the name of an entry of the provider's clusters map by
+// what the entry says; other access values pass unchanged.
+func (d *providerData) resolveAccess(access kube.Access) (kube.Access, error) {
+	if access.ClusterName == "" {
+		return access, nil
+	}
+	if d.clustersUnknown {
+		return kube.Access{}, errConfigurationUnknown
+	}
+	entry, ok := d.clusters[access.ClusterName]
+	if !ok {
+		return kube.Access{}, fmt.Errorf("the provider's clusters map has no entry %q", access.ClusterName)
+	}
+	if entry.unknown {
+		return kube.Access{}, errConfigurationUnknown
+	}
+	resolved := entry.access
+	resolved.UID = access.UID
+	return resolved, nil
+}
+
+// configuredData takes the provider data out of a resource's Configure request.
+// It answers nil while Terraform validates without a configured provider.
+func configuredData(req resource.ConfigureRequest, resp *resource.ConfigureResponse) *providerData {
+	if req.ProviderData == nil {
+		return nil
+	}
+	data, ok := req.ProviderData.(*providerData)
+	if !ok {
+		resp.Diagnostics.AddError("Unable to configure the resource",
+			fmt.Sprintf("The provider handed over %T. This is a defect of the provider; please report it.", req.ProviderData))
+	}
+	return data
+}
