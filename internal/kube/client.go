@@ -20,6 +20,8 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
 // FieldManager is the name under which the provider owns fields of the objects
@@ -30,8 +32,8 @@ const FieldManager = "terraform-provider-capi"
 // and never answers. It is clusterctl's own (client/cluster/proxy.go).
 const requestTimeout = 30 * time.Second
 
-// Client is an uncached client of one cluster. It knows Kubernetes' own types
-// and CustomResourceDefinition; everything else goes through it as
+// Client is an uncached client of one cluster. It knows Kubernetes' own types,
+// CustomResourceDefinition and Cluster API's core types; everything else goes through it as
 // unstructured objects. It learns new kinds as their definitions appear.
 type Client struct {
 	client.Client
@@ -45,6 +47,7 @@ func NewClient(config *rest.Config) (*Client, error) {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(apiextensionsv1.AddToScheme(scheme))
+	utilruntime.Must(clusterv1.AddToScheme(scheme))
 	timed := rest.CopyConfig(config)
 	if timed.Timeout == 0 {
 		timed.Timeout = requestTimeout

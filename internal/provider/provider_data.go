@@ -34,6 +34,8 @@ type providerData struct {
 	stateDir string
 	// stateDirUnknown says that state_dir is not known yet.
 	stateDirUnknown bool
+	// resolver answers the kubeconfigs of ephemeral clusters.
+	resolver kube.Resolver
 
 	connectOnce sync.Once
 	connection  proxmoxConnection
