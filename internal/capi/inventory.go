@@ -13,6 +13,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -140,4 +141,28 @@ func (c *inventoryClient) Get(ctx context.Context, key client.ObjectKey, object 
 	definition.Name = inventoryDefinition
 	definition.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{{Name: clusterctlv1.GroupVersion.Version}}
 	return nil
+}
+
+// Clusters lists the Cluster objects of a cluster as namespace/name. One without
+// Cluster API holds none; an error means that it is not known.
+func Clusters(ctx context.Context, restConfig *rest.Config) ([]string, error) {
+	reader, err := (&proxy{config: restConfig}).NewClient(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := &unstructured.UnstructuredList{}
+	list.SetAPIVersion(clusterv1.GroupVersion.String())
+	list.SetKind("ClusterList")
+	switch err := kube.Classify(reader.List(ctx, list)); {
+	case errors.Is(err, kube.ErrAbsent):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("listing the Clusters at %s: %w", restConfig.Host, err)
+	}
+	names := make([]string, len(list.Items))
+	for i := range list.Items {
+		names[i] = list.Items[i].GetNamespace() + "/" + list.Items[i].GetName()
+	}
+	slices.Sort(names)
+	return names, nil
 }

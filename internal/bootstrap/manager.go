@@ -1,0 +1,143 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/capi"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
+)
+
+// Manager knows the runtimes by name. It resolves the ephemeral clusters of
+// access objects.
+type Manager map[string]Runtime
+
+var _ kube.Resolver = Manager{}
+
+func (m Manager) runtime(name string) (Runtime, error) {
+	runtime, ok := m[name]
+	if !ok {
+		return nil, fmt.Errorf("runtime %q: %w", name, errNoRuntime)
+	}
+	return runtime, nil
+}
+
+// Ensure makes the cluster that spec describes run with all its providers
+// working, and answers its kubeconfig, which is a secret. It continues what an
+// earlier call left unfinished. Where the cluster runs but the providers do not
+// come up, the kubeconfig is answered together with the error.
+func (m Manager) Ensure(ctx context.Context, spec Spec, report progress.Reporter) ([]byte, error) {
+	runtime, err := m.runtime(spec.Runtime)
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig, err := runtime.Ensure(ctx, spec.cluster(), report)
+	if err != nil {
+		return nil, fmt.Errorf("starting the ephemeral cluster %q: %w", spec.Name, err)
+	}
+	config, err := kube.ConfigFromKubeconfig(kubeconfig, "")
+	if err != nil {
+		return nil, fmt.Errorf("the ephemeral cluster %q: %w", spec.Name, err)
+	}
+	if err := capi.Init(ctx, config, spec.initOptions(), report); err != nil {
+		return kubeconfig, fmt.Errorf("installing providers into the ephemeral cluster %q: %w", spec.Name, err)
+	}
+	return kubeconfig, nil
+}
+
+// Kubeconfig answers the kubeconfig of a running ephemeral cluster.
+// [kube.IsAbsent] holds for the error when it is not here.
+func (m Manager) Kubeconfig(ctx context.Context, e kube.Ephemeral) ([]byte, error) {
+	runtime, err := m.runtime(e.Runtime)
+	if err != nil {
+		return nil, err
+	}
+	return runtime.Kubeconfig(ctx, e.Name)
+}
+
+// Status says what this machine sees of an ephemeral cluster.
+func (m Manager) Status(ctx context.Context, e kube.Ephemeral) (Status, error) {
+	runtime, err := m.runtime(e.Runtime)
+	if err != nil {
+		return "", err
+	}
+	return runtime.Status(ctx, e.Name)
+}
+
+// OwnedError says that an ephemeral cluster is not deleted since it holds
+// Clusters: their machines would be left without a manager.
+type OwnedError struct {
+	Name string
+	// Clusters are namespace/name.
+	Clusters []string
+}
+
+// Error names the Clusters.
+func (e *OwnedError) Error() string {
+	return fmt.Sprintf("the ephemeral cluster %q still holds %s: without it nothing manages their machines", e.Name, strings.Join(e.Clusters, ", "))
+}
+
+// Clusters lists the Cluster objects, namespace/name, that a running ephemeral
+// cluster holds. A cluster without Cluster API holds none.
+func (m Manager) Clusters(ctx context.Context, e kube.Ephemeral) ([]string, error) {
+	content, err := m.Kubeconfig(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	config, err := kube.ConfigFromKubeconfig(content, "")
+	if err != nil {
+		return nil, err
+	}
+	return capi.Clusters(ctx, config)
+}
+
+// Retire deletes an ephemeral cluster that holds no Cluster. One that does is
+// left as it is: the error is then an [*OwnedError]. One that is stopped is
+// started to be asked. One that is not here is retired already.
+func (m Manager) Retire(ctx context.Context, e kube.Ephemeral, report progress.Reporter) error {
+	runtime, err := m.runtime(e.Runtime)
+	if err != nil {
+		return err
+	}
+	status, err := runtime.Status(ctx, e.Name)
+	if err != nil {
+		return fmt.Errorf("looking for the ephemeral cluster %q: %w", e.Name, err)
+	}
+	if status == NotHere {
+		return nil
+	}
+	if status == Stopped {
+		if err := m.start(ctx, runtime, e, report); err != nil {
+			return err
+		}
+	}
+	owned, err := m.Clusters(ctx, e)
+	if err != nil {
+		return fmt.Errorf("asking the ephemeral cluster %q for its Clusters: %w", e.Name, err)
+	}
+	if len(owned) > 0 {
+		return &OwnedError{Name: e.Name, Clusters: owned}
+	}
+	report.Report(ctx, "retiring", fmt.Sprintf("deleting the ephemeral cluster %q, which holds no Cluster", e.Name))
+	if err := runtime.Delete(ctx, e.Name); err != nil {
+		return fmt.Errorf("deleting the ephemeral cluster %q: %w", e.Name, err)
+	}
+	return nil
+}
+
+func (m Manager) start(ctx context.Context, runtime Runtime, e kube.Ephemeral, report progress.Reporter) error {
+	spec, err := SpecOf(e)
+	if err != nil {
+		return err
+	}
+	report.Report(ctx, "starting", fmt.Sprintf("starting the stopped ephemeral cluster %q to ask it for its Clusters", e.Name))
+	if _, err := runtime.Ensure(ctx, spec.cluster(), report); err != nil {
+		return fmt.Errorf("starting the ephemeral cluster %q: %w", e.Name, err)
+	}
+	return nil
+}

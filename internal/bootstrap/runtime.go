@@ -1,0 +1,58 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package bootstrap makes, finds and retires ephemeral clusters: small clusters
+// on the machine that runs Terraform, which hold the providers that build the
+// management cluster. How such a cluster runs is a [Runtime]'s matter.
+package bootstrap
+
+import (
+	"context"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
+)
+
+// Names of the runtimes.
+const (
+	// Local runs the cluster as processes, without a container engine.
+	Local = "local"
+)
+
+// Cluster is what a runtime is told about an ephemeral cluster.
+type Cluster struct {
+	// Name is the cluster's name on this machine.
+	Name string
+	// KubernetesVersion is a release, with its v.
+	KubernetesVersion string
+	// Images are the places that container images are looked for before the
+	// registries that their names say: oci-layout:/path, archive:/path.
+	Images []string
+}
+
+// Status is what this machine sees of an ephemeral cluster.
+type Status string
+
+// The states of an ephemeral cluster. NotHere says nothing about whether it
+// was retired or lost.
+const (
+	Running Status = "running"
+	Stopped Status = "stopped"
+	NotHere Status = "not_here"
+)
+
+// Runtime runs ephemeral clusters on this machine. All calls may be made at the
+// same time, from several processes, for the same name.
+type Runtime interface {
+	// Ensure makes the cluster run: it creates it, starts it again from its data,
+	// or joins whoever is at it. It answers a kubeconfig of an administrator,
+	// which is a secret, once the API server answers.
+	Ensure(ctx context.Context, cluster Cluster, report progress.Reporter) (kubeconfig []byte, err error)
+	// Status says what is here. An error means that it is not known.
+	Status(ctx context.Context, name string) (Status, error)
+	// Kubeconfig answers the kubeconfig of a running cluster.
+	// [kube.IsAbsent] holds for the error when it is not here at all.
+	Kubeconfig(ctx context.Context, name string) ([]byte, error)
+	// Delete stops the cluster and removes its data. That it is not here is no
+	// error.
+	Delete(ctx context.Context, name string) error
+}
