@@ -157,8 +157,12 @@ func (c *ControlPlane) wait(ctx context.Context, p *process, url string, newClie
 	defer ticker.Stop()
 	last := errors.New("not asked yet")
 	for {
-		if last = ask(ctx, client, url); last == nil {
+		err := ask(ctx, client, url)
+		if err == nil {
 			return nil
+		}
+		if ctx.Err() == nil { // the end of the wait says less than the answer before it
+			last = err
 		}
 		select {
 		case <-ticker.C:
@@ -226,7 +230,7 @@ func (c *ControlPlane) adminHTTP() (*http.Client, error) {
 // Endpoint is where the API server listens.
 func (c *ControlPlane) Endpoint() netip.AddrPort { return c.endpoint }
 
-// EtcdClientURL and EtcdPeerURL are where etcd listens.
+// EtcdClientURL is where etcd's clients reach it.
 func (c *ControlPlane) EtcdClientURL() string { return c.etcdClient }
 
 // EtcdPeerURL is where etcd's other members reach it.

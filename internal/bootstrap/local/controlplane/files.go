@@ -4,6 +4,7 @@
 package controlplane
 
 import (
+	"crypto/x509"
 	"encoding/pem"
 	"fmt"
 	"net"
@@ -12,11 +13,8 @@ import (
 	"slices"
 	"strconv"
 
-	"crypto/x509"
-
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // Users and groups of the Kubernetes default roles
