@@ -1,0 +1,428 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
+)
+
+// build is one run of the work that makes a template.
+type build struct {
+	c        *Client
+	spec     TemplateSpec
+	instance string
+	reporter progress.Reporter
+	// identified is told what was made as soon as it has an identity.
+	identified func(Template)
+	// want is the image's length in bytes; zero where nobody says.
+	want int64
+	// keep is set when the image file may not be deleted.
+	keep bool
+}
+
+func (b *build) report(ctx context.Context, phase, format string, args ...any) {
+	b.reporter.Report(ctx, phase, fmt.Sprintf(format, args...))
+}
+
+// EnsureTemplate makes the template, or finishes one that an earlier run began:
+// each step looks first at what is there. instance is the caller's UUID that
+// marks the template as its own; identified is called as soon as there is a VM,
+// for the caller to note its id. The answered template is finished; it is the
+// caller's for good after [Client.KeepTemplate].
+//
+// It needs Proxmox VE 8.4, the first to import qcow2 images for a token.
+func (c *Client) EnsureTemplate(ctx context.Context, spec TemplateSpec, instance string, reporter progress.Reporter, identified func(Template)) (Template, error) {
+	b := &build{c: c, spec: spec, instance: instance, reporter: reporter, identified: identified}
+	var template Template
+	err := settle(func() error {
+		var err error
+		template, err = b.run(ctx)
+		return err
+	})
+	return template, err
+}
+
+func (b *build) run(ctx context.Context) (Template, error) {
+	version, err := b.c.Version(ctx)
+	if err != nil {
+		return Template{}, err
+	}
+	if !version.AtLeast(8, 4) {
+		return Template{}, fmt.Errorf("the Proxmox VE at %s is %s: importing a disk image with an API token needs 8.4 or newer", b.c.base, version)
+	}
+	if err := b.settleTasks(ctx); err != nil {
+		return Template{}, err
+	}
+	_, importing, err := b.c.chooseStorages(ctx, b.spec)
+	if err != nil {
+		return Template{}, err
+	}
+	b.spec.ImportStorage = importing.Name
+	template, found, err := b.find(ctx)
+	if err != nil {
+		return Template{}, err
+	}
+	if !found {
+		if template, err = b.make(ctx); err != nil {
+			return Template{}, err
+		}
+	}
+	b.identified(template)
+	return b.finish(ctx, template)
+}
+
+// ownTasks are the kinds of task that making a template starts.
+var ownTasks = []string{"download", "imgcopy", "qmcreate", "resize", "qmtemplate", "qmconfig", "imgdel"}
+
+// settleTasks waits for the running tasks of this account that may be those of
+// a run that was killed: while a VM is being created its configuration holds
+// nothing but a lock, so that its mark cannot be seen.
+func (b *build) settleTasks(ctx context.Context) error {
+	var tasks []struct {
+		UPID string `json:"upid"`
+		Type string `json:"type"`
+		ID   string `json:"id"`
+	}
+	if err := b.c.get(ctx, "/nodes/"+b.spec.Node+"/tasks", params{"source": "active"}, &tasks); err != nil {
+		return fmt.Errorf("listing the running tasks of node %s: %w", b.spec.Node, err)
+	}
+	user, _, _ := strings.Cut(b.c.Identity(), "!")
+	for _, task := range tasks {
+		ours := false
+		for _, kind := range ownTasks {
+			ours = ours || task.Type == kind
+		}
+		if !ours || !strings.Contains(task.UPID, ":"+user) {
+			continue
+		}
+		b.report(ctx, "waiting", "waiting for the running task %s %s", task.Type, task.ID)
+		if err := b.c.wait(ctx, task.UPID); err != nil && ctx.Err() != nil {
+			return fmt.Errorf("waiting for the running task %s %s: %w", task.Type, task.ID, err)
+		}
+	}
+	return nil
+}
+
+// find looks for a template that this work may go on with: its own, or one with
+// the same key whose maker has fallen silent before it was kept.
+func (b *build) find(ctx context.Context) (Template, bool, error) {
+	candidates, err := b.candidates(ctx)
+	if err != nil {
+		return Template{}, false, err
+	}
+	for _, t := range candidates {
+		if t.mark.Instance == b.instance {
+			return t, true, nil
+		}
+	}
+	for _, t := range candidates {
+		if t.mark.Key != b.spec.key() || t.mark.State == stateKept {
+			continue
+		}
+		t, err := b.takeOver(ctx, t)
+		return t, err == nil, err
+	}
+	for _, t := range candidates {
+		if t.mark.State == stateBuilding && t.mark.Key != b.spec.key() {
+			b.report(ctx, "leftover", "VM %d (%s) on node %s is an unfinished template of another configuration; where nobody works on it, remove it: qm destroy %d",
+				t.VMID, t.Name, t.Node, t.VMID)
+		}
+	}
+	return Template{}, false, nil
+}
+
+// candidates answers the marked templates of the node that have the wished name
+// or id, or are not templates yet. Only these are read one by one.
+func (b *build) candidates(ctx context.Context) ([]Template, error) {
+	var list []struct {
+		VMID     int    `json:"vmid"`
+		Name     string `json:"name"`
+		Status   string `json:"status"`
+		Template any    `json:"template"` // 1, or an empty string or nothing for a VM
+	}
+	if err := b.c.get(ctx, "/nodes/"+b.spec.Node+"/qemu", nil, &list); err != nil {
+		return nil, fmt.Errorf("listing the VMs of node %s: %w", b.spec.Node, err)
+	}
+	var out []Template
+	for _, vm := range list {
+		converted := fmt.Sprint(vm.Template) == "1"
+		if vm.Name != b.spec.Name && vm.VMID != b.spec.VMID && (converted || vm.Status != "stopped") {
+			continue
+		}
+		t, err := b.c.readVM(ctx, b.spec.Node, vm.VMID)
+		if missing(err) || isDenied(err) {
+			continue // deleted meanwhile, or nothing of ours
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading VM %d on node %s: %w", vm.VMID, b.spec.Node, err)
+		}
+		if t.mark.Kind == "template" {
+			out = append(out, t)
+		}
+	}
+	return out, nil
+}
+
+// takeOver waits until the lease of an unfinished template has run out and
+// marks it as this run's. A lease that is renewed meanwhile is an error: another
+// run is at work.
+func (b *build) takeOver(ctx context.Context, t Template) (Template, error) {
+	// Another machine's clock may be wrong: no lease is waited for longer than
+	// a lease lasts.
+	limit := time.Now().Add(leaseTime)
+	until := t.mark.Until
+	for time.Now().Unix() < until && time.Now().Before(limit) {
+		b.report(ctx, "waiting", "template %d was begun by another run, whose lease lasts until %s; waiting for it to run out",
+			t.VMID, time.Unix(until, 0).Format(time.TimeOnly))
+		if !sleep(ctx, min(b.c.config.PollInterval, time.Until(time.Unix(until, 0))+time.Millisecond)) {
+			return t, fmt.Errorf("waiting for the lease of template %d on node %s: %w", t.VMID, t.Node, ctx.Err())
+		}
+		fresh, err := b.c.readVM(ctx, t.Node, t.VMID)
+		if err != nil {
+			return t, fmt.Errorf("reading the unfinished template %d on node %s: %w", t.VMID, t.Node, err)
+		}
+		if fresh.mark.Until != until || fresh.mark.Instance != t.mark.Instance || fresh.mark.State != t.mark.State {
+			return t, fmt.Errorf("another run is making the template %q on node %s as VM %d at this moment: let it finish", b.spec.Name, t.Node, t.VMID)
+		}
+		t = fresh
+	}
+	b.report(ctx, "adopting", "taking over the unfinished template %d on node %s", t.VMID, t.Node)
+	t.mark.Instance = b.instance
+	t.mark.State = stateBuilding
+	if err := b.renew(ctx, &t); err != nil {
+		return t, err
+	}
+	return t, nil
+}
+
+// renew writes the mark with a fresh lease.
+func (b *build) renew(ctx context.Context, t *Template) error {
+	t.mark = t.mark.lease(time.Now())
+	return b.c.writeMark(ctx, t)
+}
+
+// writeMark writes the mark as it is in t, guarded by the digest of what was
+// read.
+func (c *Client) writeMark(ctx context.Context, t *Template) error {
+	body := params{"description": t.mark.with(t.Description, "\n\n")}
+	if t.digest != "" {
+		body["digest"] = t.digest
+	}
+	if err := c.put(ctx, vmPath(t.Node, t.VMID, "config"), body, nil); err != nil {
+		return fmt.Errorf("marking template %d on node %s: %w", t.VMID, t.Node, err)
+	}
+	fresh, err := c.readVM(ctx, t.Node, t.VMID)
+	if err != nil {
+		return fmt.Errorf("reading template %d on node %s: %w", t.VMID, t.Node, err)
+	}
+	*t = fresh
+	return nil
+}
+
+// maxIDs is how many ids are tried where others take them meanwhile: Proxmox VE
+// reserves none.
+const maxIDs = 10
+
+// make brings the image and makes the VM out of it.
+func (b *build) make(ctx context.Context) (Template, error) {
+	id, err := b.pickID(ctx)
+	if err != nil {
+		return Template{}, err
+	}
+	if err := b.preflight(ctx, id); err != nil {
+		return Template{}, err
+	}
+	file := b.spec.imageFile()
+	volume := imageVolume(b.spec.ImportStorage, file)
+	if err := b.bringImage(ctx, b.spec.ImportStorage, volume, file); err != nil {
+		return Template{}, err
+	}
+	for range maxIDs {
+		m := mark{Kind: "template", Instance: b.instance, State: stateBuilding, Key: b.spec.key(),
+			ImportStorage: b.spec.ImportStorage, Labels: b.spec.Labels}.lease(time.Now())
+		b.report(ctx, "create", "creating VM %d on node %s from %s", id, b.spec.Node, volume)
+		var upid string
+		err := b.c.post(ctx, "/nodes/"+b.spec.Node+"/qemu", b.spec.create(id, volume, m), &upid)
+		if err == nil {
+			err = b.c.wait(ctx, upid)
+		}
+		if err == nil {
+			t, err := b.c.readVM(ctx, b.spec.Node, id)
+			if err != nil {
+				return Template{}, fmt.Errorf("reading VM %d on node %s, which was just made: %w", id, b.spec.Node, err)
+			}
+			return t, nil
+		}
+		if !saying(err, "already exists") {
+			return Template{}, fmt.Errorf("creating VM %d on node %s: %w", id, b.spec.Node, err)
+		}
+		if b.spec.VMID != 0 {
+			return Template{}, fmt.Errorf("the wished id %d is taken: %w. Choose another vm_id, or leave it out for the next free one", id, err)
+		}
+		if id, err = b.pickID(ctx); err != nil {
+			return Template{}, err
+		}
+	}
+	return Template{}, fmt.Errorf("no free VM id in %d tries: others take them at this moment; give vm_id one that is set aside", maxIDs)
+}
+
+// pickID answers the wished id, or the next free one.
+func (b *build) pickID(ctx context.Context) (int, error) {
+	if b.spec.VMID != 0 {
+		return b.spec.VMID, nil
+	}
+	var next string
+	if err := b.c.get(ctx, "/cluster/nextid", nil, &next); err != nil {
+		return 0, fmt.Errorf("asking for a free VM id: %w", err)
+	}
+	id, err := strconv.Atoi(next)
+	if err != nil {
+		return 0, fmt.Errorf("asking for a free VM id: the answer %q is no number", next)
+	}
+	return id, nil
+}
+
+// preflight checks the privileges for all steps before the first.
+func (b *build) preflight(ctx context.Context, id int) error {
+	vm := fmt.Sprintf("/vms/%d", id)
+	needs := []need{
+		{"/storage/" + b.spec.ImportStorage, []string{"Datastore.AllocateTemplate"}, "bring the image to the storage"},
+		{"/storage/" + b.spec.Storage, []string{"Datastore.AllocateSpace"}, "make the template's disks"},
+		{vm, []string{"VM.Allocate", "VM.Audit", "VM.Config.CPU", "VM.Config.Disk", "VM.Config.HWType", "VM.Config.Memory", "VM.Config.Options"}, "make the template"},
+	}
+	if b.spec.Bridge != "" {
+		bridge := "/sdn/zones/localnetwork/" + b.spec.Bridge
+		if b.spec.VLAN != 0 {
+			bridge += "/" + strconv.Itoa(b.spec.VLAN)
+		}
+		needs = append(needs, need{vm, []string{"VM.Config.Network"}, "give the template a network device"},
+			need{bridge, []string{"SDN.Use"}, "attach it to the bridge"})
+	}
+	if err := b.c.preflight(ctx, needs); err != nil {
+		return err
+	}
+	if b.spec.KeepImage {
+		return nil
+	}
+	lacking, err := b.c.lacks(ctx, "/storage/"+b.spec.ImportStorage, "Datastore.Allocate")
+	if b.keep = len(lacking) > 0; b.keep {
+		b.report(ctx, "image", "the image file will stay in storage %s: %s may not delete it there (Datastore.Allocate)", b.spec.ImportStorage, b.c.Identity())
+	}
+	return err
+}
+
+// finish takes a VM with its disk to a finished template, from wherever it
+// stands.
+func (b *build) finish(ctx context.Context, t Template) (Template, error) {
+	where := fmt.Sprintf("template %d on node %s", t.VMID, t.Node)
+	if t.volumes["scsi0"] == "" {
+		return t, fmt.Errorf("%s has no disk scsi0, it was changed by others; remove it (qm destroy %d) and apply again", where, t.VMID)
+	}
+	if !t.converted {
+		if err := b.resize(ctx, &t); err != nil {
+			return t, fmt.Errorf("resizing the disk of %s: %w", where, err)
+		}
+		if err := b.convert(ctx, &t); err != nil {
+			return t, fmt.Errorf("converting %s: %w", where, err)
+		}
+	}
+	if err := b.c.checkBase(ctx, t); err != nil {
+		return t, err
+	}
+	if !b.spec.KeepImage && !b.keep {
+		b.report(ctx, "clean-up", "deleting the image file from storage %s", b.spec.ImportStorage)
+		volume := imageVolume(b.spec.ImportStorage, b.spec.imageFile())
+		if err := b.c.removeVolume(ctx, b.spec.Node, volume); err != nil && !errors.Is(err, ErrDenied) {
+			return t, err
+		}
+	}
+	if t.mark.finished() {
+		return t, nil
+	}
+	t.mark.State = stateMade
+	if err := b.renew(ctx, &t); err != nil {
+		return t, err
+	}
+	b.report(ctx, "ready", "%s is ready", where)
+	return t, nil
+}
+
+// resize grows the boot disk to the wished size. Templates cannot be resized,
+// so it comes before the conversion; Talos grows its partition at boot.
+func (b *build) resize(ctx context.Context, t *Template) error {
+	want := int64(b.spec.DiskGiB) << 30
+	if want == 0 || t.diskBytes >= want {
+		if want != 0 && t.diskBytes > want {
+			return fmt.Errorf("the image's disk is larger (%d GiB) than the wished %d GiB, and disks do not shrink", t.DiskGiB(), b.spec.DiskGiB)
+		}
+		return nil
+	}
+	b.report(ctx, "resize", "growing the disk to %d GiB", b.spec.DiskGiB)
+	var upid string
+	if err := b.c.put(ctx, vmPath(t.Node, t.VMID, "resize"), params{"disk": "scsi0", "size": fmt.Sprintf("%dG", b.spec.DiskGiB)}, &upid); err != nil {
+		return err
+	}
+	if err := b.c.wait(ctx, upid); err != nil {
+		return err
+	}
+	fresh, err := b.c.readVM(ctx, t.Node, t.VMID)
+	if err == nil {
+		*t = fresh
+	}
+	return err
+}
+
+// convert turns the VM into a template by the call of its own: the option
+// template=1 at creation sets the flag, but leaves the disks as they are.
+func (b *build) convert(ctx context.Context, t *Template) error {
+	if err := b.renew(ctx, t); err != nil {
+		return err
+	}
+	b.report(ctx, "convert", "converting VM %d into a template", t.VMID)
+	var upid string
+	err := b.c.post(ctx, vmPath(t.Node, t.VMID, "template"), nil, &upid)
+	if err == nil {
+		err = b.c.wait(ctx, upid)
+	}
+	if err != nil && !saying(err, "you can't convert a template to a template") {
+		return err
+	}
+	fresh, err := b.c.readVM(ctx, t.Node, t.VMID)
+	if err == nil {
+		*t = fresh
+	}
+	return err
+}
+
+// checkBase proves that the disks became base volumes, which linked clones need.
+// Storages of type lvm have no such thing; they make full clones only.
+func (c *Client) checkBase(ctx context.Context, t Template) error {
+	if !t.converted {
+		return fmt.Errorf("VM %d on node %s is not a template after its conversion", t.VMID, t.Node)
+	}
+	for device, volume := range t.volumes {
+		storage, name, _ := strings.Cut(volume, ":")
+		if strings.Contains(name, fmt.Sprintf("base-%d-", t.VMID)) {
+			continue
+		}
+		list, err := c.storages(ctx, t.Node)
+		if err != nil {
+			return err
+		}
+		for _, entry := range list {
+			if entry.Name == storage && entry.Type != "lvm" {
+				return fmt.Errorf("the disk %s of template %d on node %s (%s) is no base volume: the template was not converted as a whole; "+
+					"remove it (qm destroy %d) and apply again", device, t.VMID, t.Node, volume, t.VMID)
+			}
+		}
+	}
+	return nil
+}

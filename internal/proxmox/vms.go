@@ -1,0 +1,130 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
+)
+
+// VMRef names a VM. The id alone is no identity: Proxmox VE gives the id of a
+// deleted VM to the next one.
+type VMRef struct {
+	// Node is where the VM was last seen; it is found elsewhere as well.
+	Node string
+	ID   int
+	// UUID is the SMBIOS UUID, which is also the host part of a providerID
+	// "proxmox://UUID".
+	UUID string
+}
+
+// String answers "VM 101 (UUID)".
+func (r VMRef) String() string { return fmt.Sprintf("VM %d (%s)", r.ID, r.UUID) }
+
+// FindVMs answers those of the VMs that are there, with the node each is on now.
+// A VM with the id of one of them and another UUID is not among them. It is an
+// error where one of them can be proven neither present nor absent.
+func (c *Client) FindVMs(ctx context.Context, refs []VMRef) ([]VMRef, error) {
+	resources, err := c.vmResources(ctx)
+	if err != nil {
+		return nil, err
+	}
+	nodes := map[int]string{}
+	for _, r := range resources {
+		if r.Type == "qemu" {
+			nodes[r.VMID] = r.Node
+		}
+	}
+	var found []VMRef
+	for _, ref := range refs {
+		if ref.UUID == "" {
+			return nil, fmt.Errorf("VM %d was given without its UUID, so that it cannot be told from another VM of that id", ref.ID)
+		}
+		node := nodes[ref.ID]
+		if node == "" {
+			node = ref.Node // the list may hide what the account may not see
+		}
+		if node == "" {
+			continue
+		}
+		config, err := c.readConfig(ctx, node, ref.ID)
+		if missing(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading %s on node %s: %w", ref, node, err)
+		}
+		if strings.EqualFold(property(config.text("smbios1"))["uuid"], ref.UUID) {
+			found = append(found, VMRef{Node: node, ID: ref.ID, UUID: ref.UUID})
+		}
+	}
+	return found, nil
+}
+
+// DestroyVMs stops and deletes exactly those VMs whose id and UUID match, with
+// their disks, for good. A VM of one of the ids with another UUID is left
+// alone, and one that is gone is fine. It goes on with the others where one
+// fails, and answers all errors.
+func (c *Client) DestroyVMs(ctx context.Context, refs []VMRef, reporter progress.Reporter) error {
+	found, err := c.FindVMs(ctx, refs)
+	if err != nil {
+		return err
+	}
+	if left := len(refs) - len(found); left > 0 {
+		reporter.Report(ctx, "destroy-vms", fmt.Sprintf("%d of %d VMs are gone already, or their ids belong to other VMs by now", left, len(refs)))
+	}
+	var failures []error
+	for _, ref := range found {
+		reporter.Report(ctx, "destroy-vms", fmt.Sprintf("destroying %s on node %s", ref, ref.Node))
+		if err := c.destroyVM(ctx, ref); err != nil {
+			failures = append(failures, fmt.Errorf("destroying %s on node %s: %w", ref, ref.Node, err))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+func (c *Client) destroyVM(ctx context.Context, ref VMRef) error {
+	for range 3 { // something may start it again between stop and deletion
+		if err := c.stopVM(ctx, ref); err != nil {
+			return err
+		}
+		var upid string
+		err := c.remove(ctx, vmPath(ref.Node, ref.ID, ""), params{"purge": 1}, &upid)
+		if err == nil {
+			err = c.wait(ctx, upid)
+		}
+		switch {
+		case err == nil || missing(err):
+			return nil
+		case saying(err, "protection mode enabled"):
+			return fmt.Errorf("the VM is protected; take the protection away first (qm set %d --protection 0): %w", ref.ID, err)
+		case !saying(err, "is running"):
+			return err
+		}
+	}
+	return errors.New("the VM is started again each time it was stopped: something else, such as HA or a controller, works on it")
+}
+
+// stopVM cuts the power, as DestroyVMs is for machines that are given up.
+func (c *Client) stopVM(ctx context.Context, ref VMRef) error {
+	var status struct {
+		Status string `json:"status"`
+	}
+	err := c.get(ctx, vmPath(ref.Node, ref.ID, "status/current"), nil, &status)
+	if missing(err) || (err == nil && status.Status == "stopped") {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var upid string
+	if err := c.post(ctx, vmPath(ref.Node, ref.ID, "status/stop"), nil, &upid); err != nil && !saying(err, "not running") {
+		return err
+	}
+	return c.wait(ctx, upid)
+}
