@@ -18,6 +18,6 @@ func (d *providerData) connect(ctx context.Context, access kube.Access) (*kube.C
 	if err != nil {
 		return nil, err
 	}
-	connector := kube.Connector{Resolver: d.resolver}
+	connector := kube.Connector{Resolver: d.ephemerals}
 	return connector.Client(ctx, resolved)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/resource"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 )
 
@@ -34,8 +35,8 @@ type providerData struct {
 	stateDir string
 	// stateDirUnknown says that state_dir is not known yet.
 	stateDirUnknown bool
-	// resolver answers the kubeconfigs of ephemeral clusters.
-	resolver kube.Resolver
+	// ephemerals makes, finds and retires ephemeral clusters.
+	ephemerals bootstrap.Manager
 
 	connectOnce sync.Once
 	connection  proxmoxConnection
