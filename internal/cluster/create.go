@@ -18,7 +18,7 @@ type Created struct {
 // Create applies the cluster and waits until its control plane answers. started
 // is called once, before the first object is written, so that the caller can
 // record the identity first. What an earlier run left unfinished is taken over;
-// a run that is still alive is answered with [kube.ErrHeld].
+// a run that is still alive is answered with [ownership.ErrHeld].
 func (h Home) Create(ctx context.Context, options ApplyOptions, started func()) (*Created, error) {
 	if err := h.EnsureNamespace(ctx); err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (h Home) Create(ctx context.Context, options ApplyOptions, started func()) 
 	if err := h.Apply(held, options); err != nil {
 		return nil, err
 	}
-	return h.finish(held, options.Instance)
+	return h.finish(held)
 }
 
 // Update applies a changed manifest and waits until the control plane answers.
@@ -50,19 +50,16 @@ func (h Home) Update(ctx context.Context, options ApplyOptions) (*Created, error
 	if err := h.Apply(ctx, options); err != nil {
 		return nil, err
 	}
-	return h.finish(ctx, options.Instance)
+	return h.finish(ctx)
 }
 
-func (h Home) finish(ctx context.Context, instance string) (*Created, error) {
+func (h Home) finish(ctx context.Context) (*Created, error) {
 	credentials, err := h.WaitInitialized(ctx)
 	if err != nil {
 		return nil, err
 	}
 	machines, err := h.Machines(ctx)
 	if err != nil {
-		return nil, err
-	}
-	if err := h.Finish(ctx, instance); err != nil {
 		return nil, err
 	}
 	return &Created{Credentials: credentials, Machines: machines}, nil

@@ -16,25 +16,16 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/ownership"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 )
-
-// LeaseDuration is how long a writer that says nothing more is still taken to be
-// at work, and LeaseRenewal how often one that is at work says so.
-const (
-	LeaseDuration = 30 * time.Second
-	LeaseRenewal  = 10 * time.Second
-)
-
-// ErrHeld is the answer when another living run holds a lease.
-var ErrHeld = errors.New("another run is at work on it")
 
 // ErrLeaseLost cancels the context of a [Lease] that somebody else has taken.
 var ErrLeaseLost = errors.New("another run has taken over")
 
 // Leases makes leases; its times can be shortened for tests.
 type Leases struct {
-	// Duration and Renewal default to [LeaseDuration] and [LeaseRenewal].
+	// Duration and Renewal default to [ownership.Lease] and [ownership.RenewEvery].
 	Duration, Renewal time.Duration
 }
 
@@ -48,15 +39,15 @@ type Lease struct {
 }
 
 // Acquire takes the lease key for holder, a UUID. One that was left behind runs
-// out: Acquire waits for that, saying so, and answers [ErrHeld] if it is renewed
+// out: Acquire waits for that, saying so, and answers [ownership.ErrHeld] if it is renewed
 // meanwhile. The context that it answers is cancelled with [ErrLeaseLost] when
 // the lease is taken away.
 func (l Leases) Acquire(ctx context.Context, c client.Client, key client.ObjectKey, holder string, report progress.Reporter) (context.Context, *Lease, error) {
 	if l.Duration == 0 {
-		l.Duration = LeaseDuration
+		l.Duration = ownership.Lease
 	}
 	if l.Renewal == 0 {
-		l.Renewal = LeaseRenewal
+		l.Renewal = ownership.RenewEvery
 	}
 	if err := l.take(ctx, c, key, holder, report); err != nil {
 		return nil, nil, err
@@ -82,7 +73,7 @@ func (l Leases) take(ctx context.Context, c client.Client, key client.ObjectKey,
 			left := time.Until(ptr.Deref(found.Spec.RenewTime, metav1.MicroTime{}).Add(l.Duration))
 			if owner != holder && left > 0 {
 				if waitedFor != nil && !waitedFor.Equal(found.Spec.RenewTime) {
-					return fmt.Errorf("lease %s of run %s: %w", key, owner, ErrHeld)
+					return fmt.Errorf("lease %s of run %s: %w", key, owner, ownership.ErrHeld)
 				}
 				waitedFor = found.Spec.RenewTime
 				report.Report(ctx, "waiting-for-lease", fmt.Sprintf("an unfinished run (%s) was at work here; its lease runs out in %s", owner, left.Round(time.Second)))

@@ -90,7 +90,7 @@ func move(ctx context.Context, source, target *Side) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), criticalTime)
 	defer cancel()
-	if err := withInventory(source).ObjectMover().Move(ctx, "", withInventory(target), false); err != nil {
+	if err := source.Cluster.ObjectMover().Move(ctx, "", target.Cluster, false); err != nil {
 		state, _, inspectErr := Inspect(ctx, source, target)
 		if inspectErr == nil && state == NotStarted {
 			return fmt.Errorf("moving with clusterctl's library: %w (the source manages its clusters as before)", err)

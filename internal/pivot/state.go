@@ -15,8 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	ctlcluster "sigs.k8s.io/cluster-api/cmd/clusterctl/client/cluster"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/capi"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 )
 
 // Errors that a caller tells apart.
@@ -27,17 +29,24 @@ var (
 	ErrHalfDone = errors.New("an earlier move stopped in the middle")
 )
 
-// Side is one end of a move.
+// Side is one end of a move. [NewSide] makes it.
 type Side struct {
 	// Client reaches the cluster; its scheme knows the core types of Cluster API.
 	Client client.Client
-	// Cluster is clusterctl's client of the same cluster.
+	// Cluster is clusterctl's client of the same cluster. Its inventory must name
+	// the providers whoever installed them, as that of capi.ClusterClient does.
 	Cluster ctlcluster.Client
-	// Providers lists what is installed there, whether clusterctl or the operator
-	// installed it.
-	Providers func(context.Context) (*clusterctlv1.ProviderList, error)
 	// Name is for messages.
 	Name string
+}
+
+// NewSide makes the side that a client leads to.
+func NewSide(ctx context.Context, c *kube.Client, name string) (*Side, error) {
+	clusterctl, err := capi.ClusterClient(ctx, c.Config)
+	if err != nil {
+		return nil, err
+	}
+	return &Side{Client: c, Cluster: clusterctl, Name: name}, nil
 }
 
 // State says how far a move has come.

@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/proxmox"
 )
 
 // connect answers a client for the cluster that access means; nothing is dialled
@@ -20,4 +21,21 @@ func (d *providerData) connect(ctx context.Context, access kube.Access) (*kube.C
 	}
 	connector := kube.Connector{Resolver: d.ephemerals}
 	return connector.Client(ctx, resolved)
+}
+
+// proxmoxClient answers a client of the Proxmox VE that the provider block names;
+// nothing is dialled yet. It answers errConfigurationUnknown at a plan that does
+// not know the block.
+func (d *providerData) proxmoxClient(ctx context.Context) (*proxmox.Client, error) {
+	connection, err := d.proxmoxConnection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return proxmox.New(proxmox.Config{
+		Endpoint: connection.Endpoint,
+		TokenID:  connection.TokenID, TokenSecret: connection.TokenSecret,
+		Username: connection.Username, Password: connection.Password,
+		CAPEM: connection.CAPEM, Insecure: connection.Insecure,
+		UserAgent: "terraform-provider-capi/" + d.version,
+	})
 }

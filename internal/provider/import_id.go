@@ -1,0 +1,36 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package provider
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+)
+
+// clusterObjectID is an import id that names an object on a cluster:
+// <kubeconfig path or entry of the provider's clusters map>#namespace/name.
+type clusterObjectID struct {
+	Cluster, Namespace, Name string
+}
+
+func parseClusterObjectID(id string) (clusterObjectID, error) {
+	cluster, object, ok := strings.Cut(id, "#")
+	namespace, name, ok2 := strings.Cut(object, "/")
+	if !ok || !ok2 || cluster == "" || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return clusterObjectID{}, fmt.Errorf("the import id %q is not of the form CLUSTER#NAMESPACE/NAME, where CLUSTER is the path of a kubeconfig file or an entry of the provider's clusters map", id)
+	}
+	return clusterObjectID{cluster, namespace, name}, nil
+}
+
+// access says how the id's cluster is reached: a file that exists or a text with
+// a slash or dot is a path, anything else an entry of the clusters map.
+func (i clusterObjectID) access() kube.Access {
+	if _, err := os.Stat(i.Cluster); err == nil || strings.ContainsAny(i.Cluster, "/.~") {
+		return kube.Access{KubeconfigPath: i.Cluster}
+	}
+	return kube.Access{ClusterName: i.Cluster}
+}

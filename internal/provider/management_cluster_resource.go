@@ -1,0 +1,285 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/terraform-plugin-framework/path"
+	"github.com/hashicorp/terraform-plugin-framework/resource"
+	"github.com/hashicorp/terraform-plugin-framework/resource/identityschema"
+	"github.com/hashicorp/terraform-plugin-framework/types"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/cluster"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+)
+
+var (
+	_ resource.ResourceWithConfigure   = (*managementClusterResource)(nil)
+	_ resource.ResourceWithImportState = (*managementClusterResource)(nil)
+	_ resource.ResourceWithIdentity    = (*managementClusterResource)(nil)
+	_ resource.ResourceWithModifyPlan  = (*managementClusterResource)(nil)
+)
+
+var managementClusterTimes = defaultTimeouts{Create: time.Hour, Read: 2 * time.Minute, Update: time.Hour, Delete: time.Hour}
+
+type managementClusterResource struct {
+	data *providerData
+}
+
+func newManagementClusterResource() resource.Resource { return &managementClusterResource{} }
+
+func (r *managementClusterResource) Metadata(_ context.Context, req resource.MetadataRequest, resp *resource.MetadataResponse) {
+	resp.TypeName = req.ProviderTypeName + "_management_cluster"
+}
+
+func (r *managementClusterResource) Configure(_ context.Context, req resource.ConfigureRequest, resp *resource.ConfigureResponse) {
+	r.data = configuredData(req, resp)
+}
+
+func (r *managementClusterResource) IdentitySchema(_ context.Context, _ resource.IdentitySchemaRequest, resp *resource.IdentitySchemaResponse) {
+	resp.IdentitySchema = identityschema.Schema{Attributes: map[string]identityschema.Attribute{
+		"cluster":   identityschema.StringAttribute{OptionalForImport: true, Description: "Path of a kubeconfig file, or entry of the provider's clusters map, of the cluster that holds the objects."},
+		"namespace": identityschema.StringAttribute{RequiredForImport: true, Description: "Namespace of the Cluster object."},
+		"name":      identityschema.StringAttribute{RequiredForImport: true, Description: "Name of the Cluster object."},
+	}}
+}
+
+type managementClusterIdentity struct {
+	Cluster   types.String `tfsdk:"cluster"`
+	Namespace types.String `tfsdk:"namespace"`
+	Name      types.String `tfsdk:"name"`
+}
+
+func (m *managementClusterModel) identity() managementClusterIdentity {
+	return managementClusterIdentity{Cluster: types.StringNull(), Namespace: m.Namespace, Name: m.Name}
+}
+
+// ModifyPlan checks the manifest, and refuses at plan a destroy that Delete would
+// refuse as well.
+func (r *managementClusterResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRequest, resp *resource.ModifyPlanResponse) {
+	if planDestroy(ctx, req, resp) {
+		var state managementClusterModel
+		resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
+		if !resp.Diagnostics.HasError() && state.Home.ValueString() == homeSelf && !state.ForceDestroy.ValueBool() {
+			refuseSelfDestroy(&state).addTo(&resp.Diagnostics)
+		}
+		return
+	}
+	var plan managementClusterModel
+	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
+	if resp.Diagnostics.HasError() {
+		return
+	}
+	resp.Diagnostics.Append(plan.check(ctx)...)
+	planPhase(ctx, resp)
+	if req.State.Raw.IsNull() || resp.Diagnostics.HasError() {
+		return
+	}
+	var state managementClusterModel
+	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
+	if resp.Diagnostics.HasError() {
+		return
+	}
+	unchanged := state.Phase.ValueString() == phaseReady && plan.Manifest.Equal(state.Manifest) && plan.Substitutions.Equal(state.Substitutions) &&
+		plan.SecretsWOVersion.Equal(state.SecretsWOVersion)
+	if unchanged {
+		for name, value := range map[string]any{"access": state.Access, "kubeconfig": state.Kubeconfig, "talosconfig": state.Talosconfig,
+			"machines": state.Machines, "home": state.Home, "control_plane_endpoint": state.ControlPlaneEndpoint} {
+			resp.Diagnostics.Append(resp.Plan.SetAttribute(ctx, path.Root(name), value)...)
+		}
+	}
+}
+
+func refuseSelfDestroy(m *managementClusterModel) failure {
+	return failure{
+		verb: "destroy", thing: m.thing(),
+		cause:  errors.New("it manages itself, and it cannot delete the machines that it runs on"),
+		exists: "the cluster runs, and nothing was changed",
+		next: "set force_destroy = true and apply; then destroy deletes exactly the VMs in state over the Proxmox API, each after a check of its UUID. " +
+			"Clusters that this one manages must be moved or deleted before",
+	}
+}
+
+// Create applies the manifest to the bootstrap cluster and waits for the control
+// plane to answer.
+func (r *managementClusterResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
+	var plan managementClusterModel
+	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
+	var secrets types.String
+	resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root("secrets_wo"), &secrets)...)
+	if resp.Diagnostics.HasError() {
+		return
+	}
+	timeout, diags := plan.Timeouts.Create(ctx, managementClusterTimes.Create)
+	resp.Diagnostics.Append(diags...)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+
+	plan.Instance = types.StringValue(uuid.NewString())
+	plan.ID = types.StringValue(plan.Namespace.ValueString() + "/" + plan.Name.ValueString())
+	fail := func(cause error, exists string) {
+		failure{verb: "create", thing: plan.thing(), cause: cause, exists: exists, next: untaintAdvice("capi_management_cluster")}.addTo(&resp.Diagnostics)
+	}
+	options, err := plan.options(ctx, secrets)
+	if err != nil {
+		fail(err, "nothing was made")
+		return
+	}
+	home, err := r.bootstrapHome(ctx, &plan)
+	if err != nil {
+		fail(err, "nothing was made")
+		return
+	}
+	started := func() {
+		plan.Phase = types.StringValue("applying")
+		plan.Home = types.StringValue(homeBootstrap)
+		unfinished := plan
+		unfinished.nothingMadeYet()
+		resp.Diagnostics.Append(resp.State.Set(ctx, &unfinished)...)
+		resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
+	}
+	home.Report = reporter(&plan.Phase)
+	created, err := home.Create(ctx, options, started)
+	if err != nil {
+		fail(err, "what was applied stays, with its machines, in the bootstrap cluster")
+		if !resp.State.Raw.IsNull() {
+			resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("phase"), plan.Phase)...)
+		}
+		return
+	}
+	resp.Diagnostics.Append(r.finish(ctx, &plan, home, created)...)
+	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
+	resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
+}
+
+// Update applies a changed manifest at the cluster's home. Where neither manifest
+// nor Secrets changed it only stores what the configuration says.
+func (r *managementClusterResource) Update(ctx context.Context, req resource.UpdateRequest, resp *resource.UpdateResponse) {
+	var plan, state managementClusterModel
+	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
+	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
+	var secrets types.String
+	resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root("secrets_wo"), &secrets)...)
+	if resp.Diagnostics.HasError() {
+		return
+	}
+	timeout, diags := plan.Timeouts.Update(ctx, managementClusterTimes.Update)
+	resp.Diagnostics.Append(diags...)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	plan.Instance, plan.ID = state.Instance, state.ID
+	if plan.Instance.IsNull() {
+		plan.Instance = types.StringValue(uuid.NewString())
+	}
+	if !plan.Machines.IsUnknown() && !plan.Access.IsUnknown() {
+		resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
+		resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
+		return
+	}
+	options, err := plan.options(ctx, secrets)
+	if err == nil {
+		err = r.update(ctx, &plan, &state, options)
+	}
+	if err != nil {
+		failure{verb: "update", thing: plan.thing(), cause: err, exists: "the cluster runs on; what was applied stays", next: "mend the cause and apply again, which continues"}.addTo(&resp.Diagnostics)
+		state.Phase = plan.Phase
+		resp.Diagnostics.Append(resp.State.Set(ctx, &state)...)
+		return
+	}
+	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
+	resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
+}
+
+func (r *managementClusterResource) update(ctx context.Context, plan, state *managementClusterModel, options cluster.ApplyOptions) error {
+	found, err := r.findHome(ctx, state)
+	if err != nil {
+		return err
+	}
+	plan.Home = types.StringValue(found.kind)
+	found.home.Report = reporter(&plan.Phase)
+	updated, err := found.home.Update(ctx, options)
+	if err != nil {
+		return err
+	}
+	if diags := r.finish(ctx, plan, found.home, updated); diags.HasError() {
+		return fmt.Errorf("%s: %s", diags[0].Summary(), diags[0].Detail())
+	}
+	return nil
+}
+
+// Delete removes the cluster and its machines where the bootstrap cluster holds
+// it, and leaves an unfinished one to the Create of a plain replacement.
+func (r *managementClusterResource) Delete(ctx context.Context, req resource.DeleteRequest, resp *resource.DeleteResponse) {
+	var state managementClusterModel
+	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
+	forGood, diags := destroyPlanned(ctx, req.Private)
+	resp.Diagnostics.Append(diags...)
+	if resp.Diagnostics.HasError() {
+		return
+	}
+	if !forGood && state.Phase.ValueString() != phaseReady {
+		return
+	}
+	timeout, diags := state.Timeouts.Delete(ctx, managementClusterTimes.Delete)
+	resp.Diagnostics.Append(diags...)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	found, err := r.findHome(ctx, &state)
+	switch {
+	case kube.IsAbsent(err):
+		return
+	case err == nil && found.kind == homeBootstrap:
+		err = found.home.Delete(ctx, state.Instance.ValueString())
+		if err == nil {
+			return
+		}
+	case state.ForceDestroy.ValueBool():
+		if err = r.destroyVMs(ctx, &state, found); err == nil {
+			return
+		}
+	case err == nil:
+		refuseSelfDestroy(&state).addTo(&resp.Diagnostics)
+		return
+	}
+	failure{
+		verb: "destroy", thing: state.thing(), cause: err, exists: "the cluster and its machines, as far as they were not deleted yet",
+		next: "mend the cause and run destroy again. If the cluster that managed it is lost for good, set force_destroy = true, apply, and destroy: " +
+			"that deletes exactly the VMs in state",
+	}.addTo(&resp.Diagnostics)
+}
+
+func (r *managementClusterResource) ImportState(ctx context.Context, req resource.ImportStateRequest, resp *resource.ImportStateResponse) {
+	id, err := importedCluster(ctx, req)
+	if err != nil {
+		failure{verb: "import", thing: "the management cluster", cause: err}.addTo(&resp.Diagnostics)
+		return
+	}
+	var model managementClusterModel
+	resp.Diagnostics.Append(resp.State.Get(ctx, &model)...)
+	model.Name, model.Namespace = types.StringValue(id.Name), types.StringValue(id.Namespace)
+	model.ID = types.StringValue(id.Namespace + "/" + id.Name)
+	model.Bootstrap = accessObject(id.access())
+	model.Phase = types.StringValue(phaseReady)
+	resp.Diagnostics.Append(resp.State.Set(ctx, &model)...)
+	resp.Diagnostics.Append(resp.Identity.Set(ctx, model.identity())...)
+}
+
+func importedCluster(ctx context.Context, req resource.ImportStateRequest) (clusterObjectID, error) {
+	if req.ID != "" {
+		return parseClusterObjectID(req.ID)
+	}
+	var identity managementClusterIdentity
+	if diags := req.Identity.Get(ctx, &identity); diags.HasError() {
+		return clusterObjectID{}, errors.New(diags[0].Detail())
+	}
+	if identity.Cluster.ValueString() == "" {
+		return clusterObjectID{}, errors.New("an import by identity needs its cluster: the path of a kubeconfig file or an entry of the provider's clusters map")
+	}
+	return clusterObjectID{Cluster: identity.Cluster.ValueString(), Namespace: identity.Namespace.ValueString(), Name: identity.Name.ValueString()}, nil
+}
