@@ -138,12 +138,13 @@ func checkNetworks(cluster Object) []Problem {
 	var problems []Problem
 	var blocks []block
 	for _, kind := range []string{"pods", "services"} {
-		list, _, err := unstructured.NestedStringSlice(cluster.Object, "spec", "clusterNetwork", kind, "cidrBlocks")
+		list, _, err := unstructured.NestedSlice(cluster.Object, "spec", "clusterNetwork", kind, "cidrBlocks")
 		if err != nil {
-			problems = append(problems, cluster.problem("spec.clusterNetwork.%s.cidrBlocks is not a list of strings", kind))
+			problems = append(problems, cluster.problem("spec.clusterNetwork.%s.cidrBlocks is not a list", kind))
 			continue
 		}
-		for i, text := range list {
+		for i, item := range list {
+			text := fmt.Sprint(item)
 			if strings.Contains(text, UnknownStandIn) {
 				continue
 			}

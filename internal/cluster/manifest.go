@@ -173,7 +173,13 @@ func parseDocument(body string, number, line int) (Object, error) {
 		problem.Line, problem.Message = yamlProblem(err, line)
 		return Object{}, problem
 	}
-	u := &unstructured.Unstructured{Object: content}
+	for _, field := range []string{"apiVersion", "kind"} {
+		if text, _ := content[field].(string); text == "" {
+			problem.Message = field + " is missing"
+			return Object{}, problem
+		}
+	}
+	u := &unstructured.Unstructured{}
 	// The JSON round trip gives the numeric types that unstructured content must
 	// have; yaml answers float64 for every number.
 	raw, err := yaml.YAMLToJSON([]byte(body))
@@ -185,10 +191,6 @@ func parseDocument(body string, number, line int) (Object, error) {
 		return Object{}, problem
 	}
 	switch {
-	case u.GetAPIVersion() == "":
-		problem.Message = "apiVersion is missing"
-	case u.GetKind() == "":
-		problem.Message = "kind is missing"
 	case u.IsList():
 		problem.Message = "a List is not taken: write its items as documents of their own"
 	case u.GetName() == "":
