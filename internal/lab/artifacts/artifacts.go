@@ -46,6 +46,12 @@ type Set struct {
 	// the annotation org.opencontainers.image.ref.name, which holds the full
 	// reference, such as registry.k8s.io/etcd:3.6.8-0.
 	ImageLayout string
+	// Repository is the root of a clusterctl repository on disk:
+	// <label>/<version>/{<components>,metadata.yaml} for every one of
+	// Providers, and cert-manager/<version>/cert-manager.yaml.
+	Repository string
+	// Charts are the files of the charts by their names.
+	Charts map[string]string
 }
 
 // CacheDir returns the folder of the cache.
@@ -127,8 +133,20 @@ func (b *builder) ensure(ctx context.Context) (*Set, error) {
 }
 
 func (b *builder) set(key string) *Set {
-	dir := filepath.Join(b.cache, "sets", key)
-	return &Set{Dir: dir, ImageLayout: filepath.Join(dir, "images")}
+	return setIn(filepath.Join(b.cache, "sets", key))
+}
+
+func setIn(dir string) *Set {
+	set := &Set{
+		Dir:         dir,
+		ImageLayout: filepath.Join(dir, "images"),
+		Repository:  filepath.Join(dir, "repository"),
+		Charts:      map[string]string{},
+	}
+	for _, c := range charts() {
+		set.Charts[c.Name] = filepath.Join(dir, "charts", c.file())
+	}
+	return set
 }
 
 // touch tells whether the set is complete, and notes that it was asked for.
@@ -168,15 +186,24 @@ func (b *builder) build(ctx context.Context, set *Set) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	draft := &Set{Dir: work, ImageLayout: filepath.Join(work, "images")}
+	draft, scratch := setIn(filepath.Join(work, "set")), filepath.Join(work, "scratch")
 	b.report(ctx, "packing", fmt.Sprintf("packing %d images", len(b.images)))
 	if err := b.writeLayout(draft.ImageLayout, layers); err != nil {
+		return err
+	}
+	if err := b.writeCharts(ctx, filepath.Join(draft.Dir, "charts"), scratch); err != nil {
+		return err
+	}
+	if err := b.writeRepository(ctx, draft.Repository, scratch); err != nil {
+		return err
+	}
+	if err := b.writeCertManager(ctx, draft.Repository, draft.Charts[CertManagerChart]); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(set.Dir), 0o755); err != nil {
 		return err
 	}
-	return os.Rename(work, set.Dir)
+	return os.Rename(draft.Dir, set.Dir)
 }
 
 // prune removes what has not been asked for in a long time.

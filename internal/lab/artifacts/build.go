@@ -79,7 +79,13 @@ func (b *builder) setKey(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("reading the lab's source: %w", err)
 	}
-	return hashOf("set 1", programs, b.images, own)[:20], nil
+	pins := map[string]string{} // of modules that give files only
+	for _, c := range charts() {
+		if pins[c.Module], err = hashFiles(filepath.Join(b.modulesDir(), c.Module)); err != nil {
+			return "", fmt.Errorf("reading the module of chart %s: %w", c.Name, err)
+		}
+	}
+	return hashOf("set 1", programs, b.images, own, pins)[:20], nil
 }
 
 // hashFiles hashes names and contents of the files below dir, tests excepted.

@@ -119,6 +119,10 @@ func programs() []program {
 			Name: "operator", Module: "operator", Package: "sigs.k8s.io/cluster-api-operator/cmd", Path: "/manager",
 			LDFlags: stamp(OperatorVersion, "sigs.k8s.io/cluster-api-operator/version"),
 		},
+		{
+			Name: "cert-manager", Module: "cert-manager", Package: ".", Path: "/app/cert-manager",
+			LDFlags: "-X github.com/cert-manager/cert-manager/pkg/util.AppVersion=" + CertManagerVersion,
+		},
 	}
 }
 
@@ -132,6 +136,7 @@ const (
 	cabptImage          = "ghcr.io/siderolabs/cluster-api-talos-controller"
 	cacpptImage         = "ghcr.io/siderolabs/cluster-api-control-plane-talos-controller"
 	ipamImage           = "registry.k8s.io/capi-ipam-ic/cluster-api-ipam-in-cluster-controller"
+	certManagerImages   = "quay.io/jetstack/cert-manager-"
 	operatorImage       = "registry.k8s.io/capi-operator/cluster-api-operator"
 )
 
@@ -141,6 +146,15 @@ func manager(name, version, program, user string) image {
 
 func component(name, program string) image {
 	return image{Names: []string{name}, Program: program, User: root, Entrypoint: []string{ProgramDir + "/" + program}}
+}
+
+// certManager is an image with one of the commands of the multi-call program.
+func certManager(command string) image {
+	return image{
+		Names:   []string{certManagerImages + command + ":" + CertManagerVersion},
+		Program: "cert-manager", User: "1000",
+		Entrypoint: []string{"/app/cert-manager", command},
+	}
 }
 
 // images returns everything that is packed into the layout.
@@ -159,5 +173,9 @@ func images() []image {
 		manager(cacpptImage, CACPPTVersion, "cacppt", root),
 		manager(ipamImage, IPAMVersion, "ipam", nonroot),
 		manager(operatorImage, OperatorVersion, "operator", nonroot),
+		certManager("controller"),
+		certManager("webhook"),
+		certManager("cainjector"),
+		certManager("startupapicheck"),
 	}
 }

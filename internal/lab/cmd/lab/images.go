@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/artifacts"
 )
@@ -21,5 +23,9 @@ func runImages(ctx context.Context, args []string) error {
 		return err
 	}
 	fmt.Println("images:    ", set.ImageLayout)
+	fmt.Println("repository:", set.Repository)
+	for _, name := range slices.Sorted(maps.Keys(set.Charts)) {
+		fmt.Println("chart:     ", set.Charts[name])
+	}
 	return nil
 }

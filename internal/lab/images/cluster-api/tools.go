@@ -1,3 +1,6 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
 //go:build tools
 
 // Package tools pins the main packages that the lab builds, so that go.mod and
