@@ -1,0 +1,106 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package provider
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/terraform-plugin-framework-timeouts/resource/timeouts"
+	"github.com/hashicorp/terraform-plugin-framework/diag"
+	"github.com/hashicorp/terraform-plugin-framework/types"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+)
+
+// defaultKubernetesVersion is what an ephemeral cluster runs where the
+// configuration says nothing else.
+const defaultKubernetesVersion = "v1.36.2"
+
+type ephemeralClusterModel struct {
+	ID                types.String   `tfsdk:"id"`
+	Name              types.String   `tfsdk:"name"`
+	Runtime           types.String   `tfsdk:"runtime"`
+	KubernetesVersion types.String   `tfsdk:"kubernetes_version"`
+	Images            types.List     `tfsdk:"images"`
+	Repository        types.String   `tfsdk:"repository"`
+	CertManager       types.Object   `tfsdk:"cert_manager"`
+	Providers         types.Object   `tfsdk:"providers"`
+	Access            types.Object   `tfsdk:"access"`
+	Status            types.String   `tfsdk:"status"`
+	Instance          types.String   `tfsdk:"instance"`
+	Phase             types.String   `tfsdk:"phase"`
+	Timeouts          timeouts.Value `tfsdk:"timeouts"`
+}
+
+// ephemeralClusterIdentity is the identity of the resource: a name on a machine.
+type ephemeralClusterIdentity struct {
+	Runtime types.String `tfsdk:"runtime"`
+	Name    types.String `tfsdk:"name"`
+}
+
+func (m *ephemeralClusterModel) identity() ephemeralClusterIdentity {
+	return ephemeralClusterIdentity{Runtime: m.Runtime, Name: m.Name}
+}
+
+func (m *ephemeralClusterModel) thing() string {
+	return fmt.Sprintf("the ephemeral cluster %q (runtime %s)", m.Name.ValueString(), m.Runtime.ValueString())
+}
+
+// reference names the cluster, for calls that need no specification.
+func (m *ephemeralClusterModel) reference() kube.Ephemeral {
+	return kube.Ephemeral{Name: m.Name.ValueString(), Runtime: m.Runtime.ValueString()}
+}
+
+// spec reads the specification. known is false while part of it is not known.
+func (m *ephemeralClusterModel) spec(ctx context.Context) (spec bootstrap.Spec, known bool, diags diag.Diagnostics) {
+	for _, text := range []types.String{m.Name, m.Runtime, m.KubernetesVersion, m.Repository} {
+		if text.IsUnknown() {
+			return spec, false, nil
+		}
+	}
+	providers, providersKnown, found := providersFrom(ctx, m.Providers)
+	diags.Append(found...)
+	certManager, certManagerKnown, found := certManagerFrom(ctx, m.CertManager)
+	diags.Append(found...)
+	images, imagesKnown := textList(m.Images)
+	if diags.HasError() || !providersKnown || !certManagerKnown || !imagesKnown {
+		return spec, false, diags
+	}
+	return bootstrap.Spec{
+		Name:              m.Name.ValueString(),
+		Runtime:           m.Runtime.ValueString(),
+		KubernetesVersion: m.KubernetesVersion.ValueString(),
+		Images:            images,
+		Repository:        m.Repository.ValueString(),
+		CertManager:       certManager,
+		Providers:         providers,
+	}, true, diags
+}
+
+// textList reads a list of texts. known is false while part of it is not known.
+func textList(values types.List) (texts []string, known bool) {
+	if values.IsUnknown() {
+		return nil, false
+	}
+	for _, element := range values.Elements() {
+		text, ok := element.(types.String)
+		if !ok || text.IsUnknown() {
+			return nil, false
+		}
+		texts = append(texts, text.ValueString())
+	}
+	return texts, true
+}
+
+// accessOf writes the access object of a specification. It has no uid: that
+// changes when the cluster is made again, and by its name it stays the same.
+func accessOf(spec bootstrap.Spec) (types.Object, error) {
+	ephemeral, err := spec.Ephemeral()
+	if err != nil {
+		return types.ObjectNull(accessTypes), err
+	}
+	return accessObject(kube.Access{Ephemeral: ephemeral}), nil
+}
