@@ -32,13 +32,9 @@ func (m Manager) runtime(name string) (Runtime, error) {
 // earlier call left unfinished. Where the cluster runs but the providers do not
 // come up, the kubeconfig is answered together with the error.
 func (m Manager) Ensure(ctx context.Context, spec Spec, report progress.Reporter) ([]byte, error) {
-	runtime, err := m.runtime(spec.Runtime)
+	kubeconfig, err := m.start(ctx, spec, report)
 	if err != nil {
 		return nil, err
-	}
-	kubeconfig, err := runtime.Ensure(ctx, spec.cluster(), report)
-	if err != nil {
-		return nil, fmt.Errorf("starting the ephemeral cluster %q: %w", spec.Name, err)
 	}
 	config, err := kube.ConfigFromKubeconfig(kubeconfig, "")
 	if err != nil {
@@ -46,6 +42,18 @@ func (m Manager) Ensure(ctx context.Context, spec Spec, report progress.Reporter
 	}
 	if err := capi.Init(ctx, config, spec.initOptions(), report); err != nil {
 		return kubeconfig, fmt.Errorf("installing providers into the ephemeral cluster %q: %w", spec.Name, err)
+	}
+	return kubeconfig, nil
+}
+
+func (m Manager) start(ctx context.Context, spec Spec, report progress.Reporter) ([]byte, error) {
+	runtime, err := m.runtime(spec.Runtime)
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig, err := runtime.Ensure(ctx, spec.cluster(), report)
+	if err != nil {
+		return nil, fmt.Errorf("starting the ephemeral cluster %q: %w", spec.Name, err)
 	}
 	return kubeconfig, nil
 }
@@ -82,24 +90,16 @@ func (e *OwnedError) Error() string {
 	return fmt.Sprintf("the ephemeral cluster %q still holds %s: without it nothing manages their machines", e.Name, strings.Join(e.Clusters, ", "))
 }
 
-// Clusters lists the Cluster objects, namespace/name, that a running ephemeral
-// cluster holds. A cluster without Cluster API holds none.
-func (m Manager) Clusters(ctx context.Context, e kube.Ephemeral) ([]string, error) {
-	content, err := m.Kubeconfig(ctx, e)
-	if err != nil {
-		return nil, err
-	}
-	config, err := kube.ConfigFromKubeconfig(content, "")
-	if err != nil {
-		return nil, err
-	}
-	return capi.Clusters(ctx, config)
-}
-
 // Retire deletes an ephemeral cluster that holds no Cluster. One that does is
 // left as it is: the error is then an [*OwnedError]. One that is stopped is
-// started to be asked. One that is not here is retired already.
+// started to be asked, which needs its specification. One that is not here is
+// retired already.
 func (m Manager) Retire(ctx context.Context, e kube.Ephemeral, report progress.Reporter) error {
+	return m.retire(ctx, e, report, func(context.Context, *kube.Client) error { return nil })
+}
+
+// retire deletes the cluster unless it holds Clusters or may says no.
+func (m Manager) retire(ctx context.Context, e kube.Ephemeral, report progress.Reporter, may func(context.Context, *kube.Client) error) error {
 	runtime, err := m.runtime(e.Runtime)
 	if err != nil {
 		return err
@@ -111,12 +111,14 @@ func (m Manager) Retire(ctx context.Context, e kube.Ephemeral, report progress.R
 	if status == NotHere {
 		return nil
 	}
-	if status == Stopped {
-		if err := m.start(ctx, runtime, e, report); err != nil {
-			return err
-		}
+	c, err := m.wake(ctx, runtime, e, status, report)
+	if err != nil {
+		return err
 	}
-	owned, err := m.Clusters(ctx, e)
+	if err := may(ctx, c); err != nil {
+		return err
+	}
+	owned, err := capi.Clusters(ctx, c.Config)
 	if err != nil {
 		return fmt.Errorf("asking the ephemeral cluster %q for its Clusters: %w", e.Name, err)
 	}
@@ -130,14 +132,23 @@ func (m Manager) Retire(ctx context.Context, e kube.Ephemeral, report progress.R
 	return nil
 }
 
-func (m Manager) start(ctx context.Context, runtime Runtime, e kube.Ephemeral, report progress.Reporter) error {
+// wake answers a client for a cluster that is here, started if need be.
+func (m Manager) wake(ctx context.Context, runtime Runtime, e kube.Ephemeral, status Status, report progress.Reporter) (*kube.Client, error) {
+	if status == Running {
+		kubeconfig, err := runtime.Kubeconfig(ctx, e.Name)
+		if err != nil {
+			return nil, fmt.Errorf("connecting to the ephemeral cluster %q: %w", e.Name, err)
+		}
+		return connect(kubeconfig)
+	}
 	spec, err := SpecOf(e)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	report.Report(ctx, "starting", fmt.Sprintf("starting the stopped ephemeral cluster %q to ask it for its Clusters", e.Name))
-	if _, err := runtime.Ensure(ctx, spec.cluster(), report); err != nil {
-		return fmt.Errorf("starting the ephemeral cluster %q: %w", e.Name, err)
+	kubeconfig, err := m.start(ctx, spec, report)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	return connect(kubeconfig)
 }
