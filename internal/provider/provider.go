@@ -16,6 +16,8 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/resource"
 	"github.com/hashicorp/terraform-plugin-framework/schema/validator"
 	"github.com/hashicorp/terraform-plugin-framework/types"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap"
 )
 
 const (
@@ -34,12 +36,18 @@ var (
 // New answers a maker of the provider, as the plugin server wants it. version
 // goes into user agents.
 func New(version string) func() provider.Provider {
-	return func() provider.Provider { return &capiProvider{version: version} }
+	return func() provider.Provider { return &capiProvider{version: version, runtimes: runtimes} }
 }
 
 type capiProvider struct {
 	version string
+	// runtimes makes the runtimes of ephemeral clusters that keep their data in
+	// a folder; tests put others in their place.
+	runtimes func(stateDir string) bootstrap.Manager
 }
+
+// runtimes are the runtimes of ephemeral clusters that the provider ships.
+func runtimes(string) bootstrap.Manager { return bootstrap.Manager{} }
 
 // Resources lists every resource, one a line.
 func (p *capiProvider) Resources(context.Context) []func() resource.Resource {
@@ -103,6 +111,7 @@ func (p *capiProvider) Configure(ctx context.Context, req provider.ConfigureRequ
 	if resp.Diagnostics.HasError() {
 		return
 	}
+	data.ephemerals = p.runtimes(data.stateDir)
 	resp.ResourceData = data
 	resp.DataSourceData = data
 	resp.EphemeralResourceData = data
