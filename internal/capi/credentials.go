@@ -6,10 +6,12 @@ package capi
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -35,12 +37,14 @@ type ProxmoxCredentials struct {
 // config/manager, config/default, cmd/main.go). The name prefix capmox- is the
 // project's.
 const (
-	capmoxDeployment   = "capmox-controller-manager"
-	capmoxContainer    = "manager"
-	capmoxCAConfigMap  = "capmox-proxmox-ca"
-	capmoxCAVolume     = "proxmox-ca"
-	capmoxCAFolder     = "/etc/proxmox-ca"
-	capmoxCAFile       = "ca.crt"
+	capmoxDeployment  = "capmox-controller-manager"
+	capmoxContainer   = "manager"
+	capmoxCAConfigMap = "capmox-proxmox-ca"
+	capmoxCAVolume    = "proxmox-ca"
+	capmoxCAFolder    = "/etc/proxmox-ca"
+	capmoxCAFile      = "ca.crt"
+	// shortestSecret keeps words such as "true" readable in errors.
+	shortestSecret     = 6
 	credentialsHashKey = "terraform-provider-capi/credentials-hash"
 )
 
@@ -134,4 +138,21 @@ func (p Provider) withCredentials(objects []unstructured.Unstructured) ([]unstru
 		objects = append(objects, *p.caConfigMap(namespace))
 	}
 	return objects, nil
+}
+
+// redact takes the values of the variables out of an error: clusterctl quotes
+// the whole document that it cannot read, after it has filled them in.
+func (p Provider) redact(err error) error {
+	text := err.Error()
+	for key, value := range p.variables() {
+		if len(value) < shortestSecret {
+			continue
+		}
+		quoted := strings.Trim(strconv.Quote(value), `"`)
+		text = strings.NewReplacer(value, "${"+key+"}", quoted, "${"+key+"}").Replace(text)
+	}
+	if text == err.Error() {
+		return err
+	}
+	return errors.New(text)
 }

@@ -155,7 +155,7 @@ func (n *installation) components(ctx context.Context, p Provider) (repository.C
 	}
 	components, err := render(ctx, configured, settings, p)
 	if err != nil {
-		return nil, fmt.Errorf("rendering the components of %s: %w", p, err)
+		return nil, fmt.Errorf("rendering the components of %s: %w", p, p.redact(err))
 	}
 	return components, nil
 }
