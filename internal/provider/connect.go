@@ -36,6 +36,7 @@ func (d *providerData) proxmoxClient(ctx context.Context) (*proxmox.Client, erro
 		TokenID:  connection.TokenID, TokenSecret: connection.TokenSecret,
 		Username: connection.Username, Password: connection.Password,
 		CAPEM: connection.CAPEM, Insecure: connection.Insecure,
-		UserAgent: "terraform-provider-capi/" + d.version,
+		UserAgent:    "terraform-provider-capi/" + d.version,
+		PollInterval: proxmoxPoll,
 	})
 }

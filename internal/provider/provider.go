@@ -51,7 +51,10 @@ func runtimes(string) bootstrap.Manager { return bootstrap.Manager{} }
 
 // Resources lists every resource, one a line.
 func (p *capiProvider) Resources(context.Context) []func() resource.Resource {
-	return []func() resource.Resource{}
+	return []func() resource.Resource{
+		newProxmoxTemplateResource,
+		newServiceAccountResource,
+	}
 }
 
 // DataSources lists every data source, one a line.

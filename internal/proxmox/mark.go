@@ -42,8 +42,8 @@ type mark struct {
 	Until int64 `json:"until,omitempty"`
 	// Key identifies a template's content and place.
 	Key string `json:"key,omitempty"`
-	// ImportStorage is where a template's image file lies or lay.
-	ImportStorage string `json:"import,omitempty"`
+	// Image is the volume id of the image file that a template is made of.
+	Image string `json:"image,omitempty"`
 	// Labels is what the owner wants to find again when it is imported.
 	Labels map[string]string `json:"labels,omitempty"`
 }

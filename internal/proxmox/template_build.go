@@ -20,8 +20,8 @@ type build struct {
 	spec     TemplateSpec
 	instance string
 	reporter progress.Reporter
-	// identified is told what was made as soon as it has an identity.
-	identified func(Template)
+	// begun is told of the first side effect, and again when there is a VM.
+	begun func(Template)
 	// want is the image's length in bytes; zero where nobody says.
 	want int64
 	// keep is set when the image file may not be deleted.
@@ -34,13 +34,14 @@ func (b *build) report(ctx context.Context, phase, format string, args ...any) {
 
 // EnsureTemplate makes the template, or finishes one that an earlier run began:
 // each step looks first at what is there. instance is the caller's UUID that
-// marks the template as its own; identified is called as soon as there is a VM,
-// for the caller to note its id. The answered template is finished; it is the
-// caller's for good after [Client.KeepTemplate].
+// marks the template as its own. begun is called right before the first side
+// effect, with a template that has no id yet, and again as soon as there is a
+// VM, for the caller to note what is there. The answered template is finished;
+// it is the caller's for good after [Client.KeepTemplate].
 //
 // It needs Proxmox VE 8.4, the first to import qcow2 images for a token.
-func (c *Client) EnsureTemplate(ctx context.Context, spec TemplateSpec, instance string, reporter progress.Reporter, identified func(Template)) (Template, error) {
-	b := &build{c: c, spec: spec, instance: instance, reporter: reporter, identified: identified}
+func (c *Client) EnsureTemplate(ctx context.Context, spec TemplateSpec, instance string, reporter progress.Reporter, begun func(Template)) (Template, error) {
+	b := &build{c: c, spec: spec, instance: instance, reporter: reporter, begun: begun}
 	var template Template
 	err := settle(func() error {
 		var err error
@@ -75,7 +76,7 @@ func (b *build) run(ctx context.Context) (Template, error) {
 			return Template{}, err
 		}
 	}
-	b.identified(template)
+	b.begun(template)
 	return b.finish(ctx, template)
 }
 
@@ -242,12 +243,13 @@ func (b *build) make(ctx context.Context) (Template, error) {
 	}
 	file := b.spec.imageFile()
 	volume := imageVolume(b.spec.ImportStorage, file)
+	b.begun(Template{Node: b.spec.Node, ImportStorage: b.spec.ImportStorage, Storage: b.spec.Storage})
 	if err := b.bringImage(ctx, b.spec.ImportStorage, volume, file); err != nil {
 		return Template{}, err
 	}
 	for range maxIDs {
 		m := mark{Kind: "template", Instance: b.instance, State: stateBuilding, Key: b.spec.key(),
-			ImportStorage: b.spec.ImportStorage, Labels: b.spec.Labels}.lease(time.Now())
+			Image: volume, Labels: b.spec.Labels}.lease(time.Now())
 		b.report(ctx, "create", "creating VM %d on node %s from %s", id, b.spec.Node, volume)
 		var upid string
 		err := b.c.post(ctx, "/nodes/"+b.spec.Node+"/qemu", b.spec.create(id, volume, m), &upid)
@@ -337,10 +339,9 @@ func (b *build) finish(ctx context.Context, t Template) (Template, error) {
 	if err := b.c.checkBase(ctx, t); err != nil {
 		return t, err
 	}
-	if !b.spec.KeepImage && !b.keep {
-		b.report(ctx, "clean-up", "deleting the image file from storage %s", b.spec.ImportStorage)
-		volume := imageVolume(b.spec.ImportStorage, b.spec.imageFile())
-		if err := b.c.removeVolume(ctx, b.spec.Node, volume); err != nil && !errors.Is(err, ErrDenied) {
+	if !b.spec.KeepImage && !b.keep && t.mark.Image != "" {
+		b.report(ctx, "clean-up", "deleting the image file %s", t.mark.Image)
+		if err := b.c.removeVolume(ctx, b.spec.Node, t.mark.Image); err != nil && !errors.Is(err, ErrDenied) {
 			return t, err
 		}
 	}

@@ -5,6 +5,7 @@ package proxmox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -91,11 +92,23 @@ func (c *Client) DeleteTemplate(ctx context.Context, t Template, reporter progre
 	}
 	switch {
 	case err == nil || missing(err):
-		return nil
+		return c.DropImage(ctx, t)
 	case saying(err, "still in use by linked clone"):
 		return fmt.Errorf("%s is in use by linked clones; delete these VMs, or move them to full clones (qm move-disk), first: %w", where, err)
 	}
 	return fmt.Errorf("deleting %s: %w", where, err)
+}
+
+// DropImage deletes the image file that the template was made of, where it was
+// kept. An account that may not is no reason to fail.
+func (c *Client) DropImage(ctx context.Context, t Template) error {
+	if t.mark.Image == "" {
+		return nil
+	}
+	if err := c.removeVolume(ctx, t.Node, t.mark.Image); err != nil && !errors.Is(err, ErrDenied) {
+		return err
+	}
+	return nil
 }
 
 // linkedClones names the VMs whose disks lie on the template's base volumes, as
@@ -128,15 +141,29 @@ func (c *Client) linkedClones(ctx context.Context, t Template) ([]string, error)
 	return slices.Compact(clones), nil
 }
 
-// DeleteImage deletes the image file that a template of this specification
-// leaves where it is interrupted or told to keep it.
-func (c *Client) DeleteImage(ctx context.Context, spec TemplateSpec) error {
-	if spec.ImportStorage == "" {
-		_, importing, err := c.chooseStorages(ctx, spec)
-		if err != nil {
+// DiscardTemplate removes what an interrupted run of this instance has left
+// before it had an id to tell: the VM, where there is one with its mark, and the
+// image file.
+func (c *Client) DiscardTemplate(ctx context.Context, spec TemplateSpec, instance string, reporter progress.Reporter) error {
+	b := &build{c: c, spec: spec, instance: instance, reporter: reporter}
+	if err := b.settleTasks(ctx); err != nil {
+		return err
+	}
+	candidates, err := b.candidates(ctx)
+	if err != nil {
+		return err
+	}
+	for _, t := range candidates {
+		if t.mark.Instance != instance {
+			continue
+		}
+		if err := c.DeleteTemplate(ctx, t, reporter); err != nil {
 			return err
 		}
-		spec.ImportStorage = importing.Name
 	}
-	return c.removeVolume(ctx, spec.Node, imageVolume(spec.ImportStorage, spec.imageFile()))
+	_, importing, err := c.chooseStorages(ctx, spec)
+	if err != nil {
+		return err
+	}
+	return c.removeVolume(ctx, spec.Node, imageVolume(importing.Name, spec.imageFile()))
 }

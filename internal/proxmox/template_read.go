@@ -136,11 +136,12 @@ func (c *Client) readVM(ctx context.Context, node string, id int) (Template, err
 		return Template{}, err
 	}
 	m, description, _ := splitMark(config.text("description"))
+	importing, _, _ := strings.Cut(m.Image, ":")
 	t := Template{
 		Node: node, VMID: id,
 		UUID:          property(config.text("smbios1"))["uuid"],
 		Instance:      m.Instance,
-		ImportStorage: m.ImportStorage,
+		ImportStorage: importing,
 		BIOS:          config.text("bios"),
 		Labels:        m.Labels,
 		TemplateSettings: TemplateSettings{

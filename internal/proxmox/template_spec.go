@@ -86,7 +86,9 @@ type Template struct {
 	// Finished says that it is a template on base volumes, and complete.
 	Finished bool
 	// Storage holds the boot disk.
-	Storage       string
+	Storage string
+	// ImportStorage is where the image file was brought to; empty where the mark
+	// is missing.
 	ImportStorage string
 	BIOS          string
 	Labels        map[string]string
@@ -109,7 +111,7 @@ type Template struct {
 // key identifies content and place: an unfinished template with the same key is
 // the same piece of work.
 func (s TemplateSpec) key() string {
-	text, err := json.Marshal([]any{s.Identity, s.Node, s.VMID, s.Storage, s.ImportStorage, s.Name, s.DiskGiB, s.BIOS})
+	text, err := json.Marshal([]any{s.Identity, s.Node, s.VMID, s.Storage, s.Name, s.DiskGiB, s.BIOS})
 	if err != nil { // strings and numbers always marshal
 		return ""
 	}

@@ -1,0 +1,48 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package provider
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hashicorp/terraform-plugin-framework/diag"
+	"github.com/hashicorp/terraform-plugin-log/tflog"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/proxmox"
+)
+
+// proxmoxPoll is the time between two looks at a running task of Proxmox VE.
+// Tests shorten it.
+var proxmoxPoll = time.Second
+
+// keepAfter is how long after a Create its objects are marked as kept, where
+// no refresh has done so before. By then Terraform has long written its state;
+// a provider that is killed earlier leaves them to the next Create.
+const keepAfter = 20 * time.Second
+
+// refreshFailure tells a refresh that could not find out how things stand: an
+// error where the login or a privilege is missing, which only the user can
+// change, else a warning, and the state stays as it was.
+func refreshFailure(f failure, diags *diag.Diagnostics) {
+	if errors.Is(f.cause, proxmox.ErrDenied) {
+		f.addTo(diags)
+		return
+	}
+	f.exists = "unknown; the state keeps what was known before"
+	f.warn(diags)
+}
+
+// keepLater runs keep some time after a Create, on a context of its own.
+func keepLater(ctx context.Context, what string, keep func(context.Context) error) {
+	ctx = context.WithoutCancel(ctx)
+	time.AfterFunc(keepAfter, func() {
+		ctx, cancel := context.WithTimeout(ctx, keepAfter)
+		defer cancel()
+		if err := keep(ctx); err != nil {
+			tflog.Debug(ctx, "the mark of "+what+" was not changed to kept; the next refresh will do so", map[string]any{"error": err.Error()})
+		}
+	})
+}
