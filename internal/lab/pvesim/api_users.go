@@ -19,7 +19,7 @@ func userEndpoints() []endpoint {
 	uid := userParam("userid").need()
 	userFields := schema{
 		uid, boolean("enable"), integer("expire"), str("comment").between(0, 2048), str("email").between(0, 254),
-		str("firstname").between(0, 1024), str("lastname").between(0, 1024), str("groups"), str("keys").matching(`^[0-9a-zA-Z!=]{0,4096}$`),
+		str("firstname").between(0, 1024), str("lastname").between(0, 1024), str("groups"), str("keys").between(0, 4096).matching(`^[0-9a-zA-Z!=]*$`),
 	}
 	tokenSchema := schema{uid, str("tokenid").need().between(2, 0).matching(reToken.String())}
 	tokenFields := append(slices.Clone(tokenSchema), str("comment"), integer("expire"), boolean("privsep"))
