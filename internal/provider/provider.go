@@ -54,6 +54,8 @@ func (p *capiProvider) Resources(context.Context) []func() resource.Resource {
 	return []func() resource.Resource{
 		newProxmoxTemplateResource,
 		newServiceAccountResource,
+		newManagementClusterResource,
+		newPivotResource,
 	}
 }
 
