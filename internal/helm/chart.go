@@ -20,6 +20,7 @@ import (
 	"helm.sh/helm/v3/pkg/action"
 	helmchart "helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/registry"
 	"helm.sh/helm/v3/pkg/repo"
 	"oras.land/oras-go/v2/registry/remote/auth"
@@ -54,6 +55,43 @@ func (c Chart) String() string {
 		name += " " + c.Version
 	}
 	return name
+}
+
+// Check answers what is wrong with Ref and Repository, without looking them up.
+func (c Chart) Check() error {
+	remote := registry.IsOCI(c.Ref) || strings.Contains(c.Ref, "://")
+	switch {
+	case c.Ref == "":
+		return errors.New("no chart is given")
+	case remote && c.Repository != "":
+		return fmt.Errorf("the chart %s and the repository %s exclude one another: with a repository the chart is its name there", c.Ref, c.Repository)
+	case registry.IsOCI(c.Repository):
+		return fmt.Errorf("a registry needs no repository: give the chart as %s/%s", strings.TrimSuffix(c.Repository, "/"), c.Ref)
+	case c.Repository != "" && !strings.HasPrefix(c.Repository, "https://") && !strings.HasPrefix(c.Repository, "http://"):
+		return fmt.Errorf("the repository %q is not a URL such as https://charts.example", c.Repository)
+	case remote && !registry.IsOCI(c.Ref) && !strings.HasPrefix(c.Ref, "https://") && !strings.HasPrefix(c.Ref, "http://"):
+		return fmt.Errorf("the chart %q starts neither with oci:// nor with https://", c.Ref)
+	}
+	return nil
+}
+
+// CheckVersion answers what is wrong with a version or constraint.
+func CheckVersion(version string) error {
+	if isExact(version) {
+		return nil
+	}
+	if _, err := semver.NewConstraint(version); err != nil {
+		return fmt.Errorf("%q is neither a version such as 1.2.3 nor a constraint such as ~1.2: %w", version, err)
+	}
+	return nil
+}
+
+// CheckName answers what is wrong with a release's name.
+func CheckName(name string) error {
+	if err := chartutil.ValidateReleaseName(name); err != nil {
+		return fmt.Errorf("%q: %w", name, err)
+	}
+	return nil
 }
 
 func (c Chart) load(ctx context.Context) (*helmchart.Chart, error) {

@@ -12,7 +12,6 @@ import (
 	helmchart "helm.sh/helm/v3/pkg/chart"
 
 	"helm.sh/helm/v3/pkg/action"
-	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/release"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -43,8 +42,8 @@ type Engine struct {
 // run's lease has run out; and when another run of this provider finished
 // exactly this configuration. Else the error is [ErrForeign].
 func (e Engine) Ensure(ctx context.Context, c *kube.Client, spec Spec) (*Release, error) {
-	if err := chartutil.ValidateReleaseName(spec.Name); err != nil {
-		return nil, fmt.Errorf("the release name %q: %w", spec.Name, err)
+	if err := CheckName(spec.Name); err != nil {
+		return nil, fmt.Errorf("the release's name: %w", err)
 	}
 	e.Report.Report(ctx, "loading-chart", fmt.Sprintf("loading chart %s for release %s", spec.Chart, spec))
 	chart, err := spec.Chart.load(ctx)

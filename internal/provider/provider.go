@@ -56,6 +56,7 @@ func (p *capiProvider) Resources(context.Context) []func() resource.Resource {
 		newServiceAccountResource,
 		newManagementClusterResource,
 		newPivotResource,
+		newHelmReleaseResource,
 	}
 }
 
