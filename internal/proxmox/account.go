@@ -248,7 +248,7 @@ func (c *Client) accountPreflight(ctx context.Context, spec AccountSpec) error {
 // ensureUser makes the user with our mark, or takes over the one of an
 // unfinished run.
 func (c *Client) ensureUser(ctx context.Context, spec AccountSpec, instance string, reporter progress.Reporter) error {
-	m := mark{Kind: "user", Instance: instance, State: stateMade}.lease(time.Now())
+	m := mark{Kind: "user", Instance: instance, State: stateMade}.lease(c.config.Lease)
 	var user userInfo
 	err := c.get(ctx, userPath(spec.UserID), nil, &user)
 	if missing(err) {
@@ -298,7 +298,7 @@ func (c *Client) updateUser(ctx context.Context, spec AccountSpec, have userInfo
 
 // outlive waits until the lease of an unfinished account's user has run out.
 func (c *Client) outlive(ctx context.Context, spec AccountSpec, have mark, reporter progress.Reporter) error {
-	limit := time.Now().Add(leaseTime)
+	limit := time.Now().Add(c.config.Lease)
 	for time.Now().Unix() < have.Until && time.Now().Before(limit) {
 		reporter.Report(ctx, "waiting", fmt.Sprintf("user %s was begun by another run, whose lease lasts until %s; waiting for it to run out",
 			spec.UserID, time.Unix(have.Until, 0).Format(time.TimeOnly)))
@@ -428,7 +428,7 @@ func (c *Client) ensureToken(ctx context.Context, spec AccountSpec, holder Holde
 }
 
 func (c *Client) makeToken(ctx context.Context, spec AccountSpec, instance string) (string, error) {
-	m := mark{Kind: "token", Instance: instance, State: stateMade}.lease(time.Now())
+	m := mark{Kind: "token", Instance: instance, State: stateMade}.lease(c.config.Lease)
 	privsep := 0
 	if spec.PrivilegeSeparation {
 		privsep = 1

@@ -48,6 +48,9 @@ type Config struct {
 	// PollInterval is the time between two looks at a running task; zero means
 	// one second. The waits between retries follow from it.
 	PollInterval time.Duration
+	// Lease is how long a run that makes something may be silent before another
+	// takes it over; zero means 30 seconds.
+	Lease time.Duration
 	// Transport, when set, is used instead of one made from CAPEM and Insecure.
 	Transport http.RoundTripper
 }
@@ -72,6 +75,9 @@ func New(config Config) (*Client, error) {
 	}
 	if config.PollInterval <= 0 {
 		config.PollInterval = time.Second
+	}
+	if config.Lease <= 0 {
+		config.Lease = defaultLease
 	}
 	transport := config.Transport
 	if transport == nil {

@@ -26,9 +26,10 @@ const (
 	stateKept = "kept"
 )
 
-// Lease of a mark: how long its holder may be silent. It is renewed at every
-// step; steps that take longer are tasks of Proxmox VE, which are waited for.
-const leaseTime = 30 * time.Second
+// defaultLease is how long a mark's holder may be silent. The lease is renewed
+// at every step; steps that take longer are tasks of Proxmox VE, which are
+// waited for.
+const defaultLease = 30 * time.Second
 
 // mark is the ownership mark.
 type mark struct {
@@ -49,8 +50,8 @@ type mark struct {
 }
 
 // lease answers the mark with a fresh lease.
-func (m mark) lease(now time.Time) mark {
-	m.Until = now.Add(leaseTime).Unix()
+func (m mark) lease(d time.Duration) mark {
+	m.Until = time.Now().Add(d).Unix()
 	return m
 }
 

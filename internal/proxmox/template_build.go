@@ -178,7 +178,7 @@ func (b *build) candidates(ctx context.Context) ([]Template, error) {
 func (b *build) takeOver(ctx context.Context, t Template) (Template, error) {
 	// Another machine's clock may be wrong: no lease is waited for longer than
 	// a lease lasts.
-	limit := time.Now().Add(leaseTime)
+	limit := time.Now().Add(b.c.config.Lease)
 	until := t.mark.Until
 	for time.Now().Unix() < until && time.Now().Before(limit) {
 		b.report(ctx, "waiting", "template %d was begun by another run, whose lease lasts until %s; waiting for it to run out",
@@ -206,7 +206,7 @@ func (b *build) takeOver(ctx context.Context, t Template) (Template, error) {
 
 // renew writes the mark with a fresh lease.
 func (b *build) renew(ctx context.Context, t *Template) error {
-	t.mark = t.mark.lease(time.Now())
+	t.mark = t.mark.lease(b.c.config.Lease)
 	return b.c.writeMark(ctx, t)
 }
 
@@ -217,16 +217,25 @@ func (c *Client) writeMark(ctx context.Context, t *Template) error {
 	if t.digest != "" {
 		body["digest"] = t.digest
 	}
-	if err := c.put(ctx, vmPath(t.Node, t.VMID, "config"), body, nil); err != nil {
-		return fmt.Errorf("marking template %d on node %s: %w", t.VMID, t.Node, err)
+	put := c.put(ctx, vmPath(t.Node, t.VMID, "config"), body, nil)
+	if put != nil && !saying(put, digestRefused) {
+		return fmt.Errorf("marking template %d on node %s: %w", t.VMID, t.Node, put)
 	}
 	fresh, err := c.readVM(ctx, t.Node, t.VMID)
 	if err != nil {
 		return fmt.Errorf("reading template %d on node %s: %w", t.VMID, t.Node, err)
 	}
+	if put != nil && fresh.mark.String() != t.mark.String() {
+		return fmt.Errorf("marking template %d on node %s: %w", t.VMID, t.Node, put)
+	}
 	*t = fresh
 	return nil
 }
+
+// digestRefused is what Proxmox VE says where a configuration is not the one
+// that was read. It says so as well when a call is repeated whose answer got
+// lost: then the configuration is what was asked for.
+const digestRefused = "checksum mismatch (file change by other user?)"
 
 // maxIDs is how many ids are tried where others take them meanwhile: Proxmox VE
 // reserves none.
@@ -249,7 +258,7 @@ func (b *build) make(ctx context.Context) (Template, error) {
 	}
 	for range maxIDs {
 		m := mark{Kind: "template", Instance: b.instance, State: stateBuilding, Key: b.spec.key(),
-			Image: volume, Labels: b.spec.Labels}.lease(time.Now())
+			Image: volume, Labels: b.spec.Labels}.lease(b.c.config.Lease)
 		b.report(ctx, "create", "creating VM %d on node %s from %s", id, b.spec.Node, volume)
 		var upid string
 		err := b.c.post(ctx, "/nodes/"+b.spec.Node+"/qemu", b.spec.create(id, volume, m), &upid)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -59,12 +60,16 @@ func (c *Client) UpdateTemplate(ctx context.Context, t Template, settings Templa
 		body["delete"] = strings.Join(dropped, ",")
 	}
 	body["digest"] = t.digest
-	if err := c.put(ctx, vmPath(t.Node, t.VMID, "config"), body, nil); err != nil {
-		return t, fmt.Errorf("changing the configuration of template %d on node %s: %w", t.VMID, t.Node, err)
+	put := c.put(ctx, vmPath(t.Node, t.VMID, "config"), body, nil)
+	if put != nil && !saying(put, digestRefused) {
+		return t, fmt.Errorf("changing the configuration of template %d on node %s: %w", t.VMID, t.Node, put)
 	}
 	fresh, err := c.readVM(ctx, t.Node, t.VMID)
 	if err != nil {
 		return t, fmt.Errorf("reading template %d on node %s: %w", t.VMID, t.Node, err)
+	}
+	if put != nil && !maps.Equal(fresh.config(fresh.mark, fresh.macs["net0"]), want) {
+		return t, fmt.Errorf("changing the configuration of template %d on node %s: %w", t.VMID, t.Node, put)
 	}
 	return fresh, nil
 }

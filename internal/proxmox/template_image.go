@@ -112,10 +112,14 @@ func (c *Client) removeVolume(ctx context.Context, node, volume string) error {
 	if err == nil {
 		err = c.wait(ctx, upid)
 	}
-	if err != nil && !missing(err) {
-		return fmt.Errorf("deleting the image file %s on node %s: %w", volume, node, err)
+	if err == nil || missing(err) {
+		return nil
 	}
-	return nil
+	// A repeated deletion whose first answer got lost finds no file.
+	if _, there, again := c.imageSize(ctx, node, volume); again == nil && !there {
+		return nil
+	}
+	return fmt.Errorf("deleting the image file %s on node %s: %w", volume, node, err)
 }
 
 // bringImage has the image file in the import storage, whole: by download-url

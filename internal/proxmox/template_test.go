@@ -1,0 +1,496 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/pvesim"
+)
+
+func TestATemplateIsMadeAsItWasAskedFor(t *testing.T) {
+	r := newRig(t)
+	instance := uuid.NewString()
+	var begun []int
+	made, err := r.client().EnsureTemplate(t.Context(), r.spec(), instance, nil, func(t Template) { begun = append(begun, t.VMID) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !made.Finished || made.Instance != instance || made.VMID < 100 || made.UUID == "" || made.DiskGiB() != 10 || made.Labels["talos"] != "v1.13.7" {
+		t.Errorf("the answer is %+v", made)
+	}
+	if len(begun) != 2 || begun[0] != 0 || begun[1] != made.VMID {
+		t.Errorf("begun was told the ids %v, want 0 before the image and %d after the VM", begun, made.VMID)
+	}
+	read, err := r.client().ReadTemplate(t.Context(), "pve1", made.VMID, made.UUID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := r.spec().TemplateSettings
+	want.Tags = []string{"a", "b"}
+	if fmt.Sprint(read.TemplateSettings) != fmt.Sprint(want) || read.Storage != "local-lvm" || read.BIOS != "ovmf" {
+		t.Errorf("read back %+v on %s with %s, want %+v", read.TemplateSettings, read.Storage, read.BIOS, want)
+	}
+	for device, volume := range read.volumes {
+		if !strings.Contains(volume, "base-") {
+			t.Errorf("%s is %s, no base volume", device, volume)
+		}
+	}
+	if left := r.imports(); len(left) > 0 {
+		t.Errorf("image files are left: %v", left)
+	}
+}
+
+func TestTheImageFileStaysWhereItIsAskedFor(t *testing.T) {
+	r := newRig(t)
+	spec := r.spec()
+	spec.KeepImage = true
+	made := r.make(spec)
+	if got := r.imports(); len(got) != 1 {
+		t.Fatalf("image files: %v, want one", got)
+	}
+	if err := r.client().DeleteTemplate(t.Context(), made, nil); err != nil {
+		t.Fatal(err)
+	}
+	if summary := r.sim.Summary(); len(summary.VMs)+len(summary.Files) > 0 {
+		t.Errorf("after the deletion there is still %+v", summary)
+	}
+}
+
+// slow gives each task some time, so that a run can be killed during one.
+func slow(o *pvesim.Options) {
+	const d = 12 * time.Millisecond
+	o.Timing = pvesim.Timing{Create: d, Config: d, Resize: d, Template: d, Delete: d, Download: d, Upload: d, DeleteVolume: d}
+}
+
+// templateWrites are the writing calls of an undisturbed run.
+func templateWrites(t *testing.T) []string {
+	r := newRig(t, slow)
+	r.faults.strike(0, false, nil)
+	r.make(r.spec())
+	return r.faults.calls()
+}
+
+func TestARunThatIsKilledAtAnyWriteIsFinishedByTheNextOne(t *testing.T) {
+	writes := templateWrites(t)
+	if len(writes) < 6 {
+		t.Fatalf("an undisturbed run writes only %v", writes)
+	}
+	for i, call := range writes {
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d %s after=%v", i+1, call, after), func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, slow)
+				ctx, kill := context.WithCancel(t.Context())
+				defer kill()
+				r.faults.strike(i+1, after, kill)
+				if _, err := r.client().EnsureTemplate(ctx, r.spec(), uuid.NewString(), nil, func(Template) {}); err == nil {
+					t.Fatal("the killed run reports success")
+				}
+				r.faults.strike(0, false, nil)
+				instance := uuid.NewString()
+				made, err := r.client().EnsureTemplate(t.Context(), r.spec(), instance, nil, func(Template) {})
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.exactlyOne(made, instance)
+			})
+		}
+	}
+}
+
+func TestARunWhoseAnswerGetsLostGoesOnByItself(t *testing.T) {
+	for i, call := range templateWrites(t) {
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d %s after=%v", i+1, call, after), func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, slow)
+				r.faults.strike(i+1, after, nil)
+				instance := uuid.NewString()
+				made, err := r.client().EnsureTemplate(t.Context(), r.spec(), instance, nil, func(Template) {})
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.exactlyOne(made, instance)
+			})
+		}
+	}
+}
+
+// exactlyOne fails the test unless the template is all there is.
+func (r *rig) exactlyOne(made Template, instance string) {
+	r.t.Helper()
+	summary := r.sim.Summary()
+	if len(summary.VMs) != 1 || summary.VMs[0].ID != made.VMID || !summary.VMs[0].Template || summary.VMs[0].Lock != "" {
+		r.t.Errorf("VMs are %+v, want the template %d alone", summary.VMs, made.VMID)
+	}
+	if !made.Finished || made.Instance != instance || made.DiskGiB() != 10 {
+		r.t.Errorf("the template is %+v", made)
+	}
+	if left := r.imports(); len(left) > 0 {
+		r.t.Errorf("image files are left: %v", left)
+	}
+}
+
+func TestAnotherRunAtWorkIsLeftAlone(t *testing.T) {
+	r := newRig(t)
+	first := r.make(r.spec())
+	// The other run renews its lease while this one waits.
+	lease := func(seconds int64) {
+		fresh, err := r.client().ReadTemplate(t.Context(), "pve1", first.VMID, "")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		fresh.mark.Until = time.Now().Unix() + seconds
+		if err := r.client().writeMark(t.Context(), &fresh); err != nil {
+			t.Error(err)
+		}
+	}
+	lease(20)
+	renewed := false
+	waiting := func(ctx context.Context, phase, _ string) {
+		if phase == "waiting" && !renewed {
+			renewed = true
+			lease(25)
+		}
+	}
+	_, err := r.client(func(c *Config) { c.Lease = 30 * time.Second }).EnsureTemplate(t.Context(), r.spec(), uuid.NewString(), waiting, func(Template) {})
+	if err == nil || !strings.Contains(err.Error(), "another run is making the template") {
+		t.Errorf("error is %v", err)
+	}
+	if vms := r.sim.Summary().VMs; len(vms) != 1 {
+		t.Errorf("VMs are %+v", vms)
+	}
+}
+
+func TestAKeptTemplateIsNeverTakenOver(t *testing.T) {
+	r := newRig(t)
+	first := r.make(r.spec())
+	if err := r.client().KeepTemplate(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	second := r.make(r.spec())
+	if second.VMID == first.VMID {
+		t.Fatal("a second create took over a template that is in somebody's state")
+	}
+	kept, err := r.client().ReadTemplate(t.Context(), "pve1", first.VMID, first.UUID)
+	if err != nil || kept.Instance != first.Instance || !kept.Kept() {
+		t.Errorf("the first is %+v, %v", kept, err)
+	}
+}
+
+func TestAnswersAboutATemplateAreThree(t *testing.T) {
+	r := newRig(t, func(o *pvesim.Options) { o.Nodes = []pvesim.Node{{Name: "pve1"}, {Name: "pve2"}} })
+	made := r.make(r.spec())
+	t.Run("present", func(t *testing.T) {
+		if _, err := r.client().ReadTemplate(t.Context(), "pve1", made.VMID, made.UUID); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("present on the node it was migrated to", func(t *testing.T) {
+		got, err := r.client().ReadTemplate(t.Context(), "pve2", made.VMID, made.UUID)
+		if err != nil || got.Node != "pve1" {
+			t.Errorf("got %+v, %v", got, err)
+		}
+	})
+	t.Run("unknown while the node does not answer", func(t *testing.T) {
+		r.sim.SetNodeOffline("pve1", true)
+		defer r.sim.SetNodeOffline("pve1", false)
+		_, err := r.client().ReadTemplate(t.Context(), "pve1", made.VMID, made.UUID)
+		if err == nil || kube.IsAbsent(err) {
+			t.Errorf("error is %v, want one that proves nothing", err)
+		}
+	})
+	t.Run("unknown while nothing answers", func(t *testing.T) {
+		gone := r.client(func(c *Config) { c.Endpoint = "https://127.0.0.1:1" })
+		_, err := gone.ReadTemplate(t.Context(), "pve1", made.VMID, made.UUID)
+		if err == nil || kube.IsAbsent(err) || !strings.Contains(err.Error(), "no answer from Proxmox VE") {
+			t.Errorf("error is %v", err)
+		}
+	})
+	t.Run("absent where the id belongs to another VM by now", func(t *testing.T) {
+		if _, err := r.client().ReadTemplate(t.Context(), "pve1", made.VMID, uuid.NewString()); !kube.IsAbsent(err) {
+			t.Errorf("error is %v", err)
+		}
+	})
+	t.Run("absent once it is deleted", func(t *testing.T) {
+		if err := r.client().DeleteTemplate(t.Context(), made, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.client().ReadTemplate(t.Context(), "pve1", made.VMID, made.UUID); !kube.IsAbsent(err) {
+			t.Errorf("error is %v", err)
+		}
+	})
+}
+
+func TestSettingsAreChangedInPlace(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*TemplateSettings)
+	}{
+		{"name", func(s *TemplateSettings) { s.Name = "other" }},
+		{"description", func(s *TemplateSettings) { s.Description = "two\nlines" }},
+		{"no description", func(s *TemplateSettings) { s.Description = "" }},
+		{"tags", func(s *TemplateSettings) { s.Tags = []string{"c"} }},
+		{"no tags", func(s *TemplateSettings) { s.Tags = nil }},
+		{"cpu type", func(s *TemplateSettings) { s.CPUType = "host" }},
+		{"cores", func(s *TemplateSettings) { s.Cores = 4 }},
+		{"memory", func(s *TemplateSettings) { s.MemoryMiB = 4096 }},
+		{"agent", func(s *TemplateSettings) { s.Agent = false }},
+		{"VLAN", func(s *TemplateSettings) { s.VLAN = 12 }},
+		{"no network device", func(s *TemplateSettings) { s.Bridge, s.VLAN = "", 0 }},
+	}
+	r := newRig(t)
+	made := r.make(r.spec())
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			current, err := r.client().ReadTemplate(t.Context(), "pve1", made.VMID, made.UUID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := current.TemplateSettings
+			want.Tags = slices.Clone(want.Tags)
+			tt.change(&want)
+			if _, err := r.client().UpdateTemplate(t.Context(), current, want, current.Labels); err != nil {
+				t.Fatal(err)
+			}
+			got, err := r.client().ReadTemplate(t.Context(), "pve1", made.VMID, made.UUID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if fmt.Sprint(got.TemplateSettings) != fmt.Sprint(want) || got.Instance != made.Instance || !got.Finished {
+				t.Errorf("got %+v (instance %s), want %+v", got.TemplateSettings, got.Instance, want)
+			}
+			r.faults.strike(0, false, nil)
+			if _, err := r.client().UpdateTemplate(t.Context(), got, want, got.Labels); err != nil {
+				t.Fatal(err)
+			}
+			if calls := r.faults.calls(); len(calls) > 0 {
+				t.Errorf("an update without a difference writes: %v", calls)
+			}
+		})
+	}
+}
+
+func TestAChangeByOthersInBetweenIsNotOverwritten(t *testing.T) {
+	r := newRig(t)
+	made := r.make(r.spec())
+	r.raw(http.MethodPut, vmPath("pve1", made.VMID, "config"), map[string]any{"cores": 8})
+	settings := made.TemplateSettings
+	settings.MemoryMiB = 4096
+	if _, err := r.client().UpdateTemplate(t.Context(), made, settings, made.Labels); err == nil || !strings.Contains(err.Error(), "file change by other user") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestATemplateWithLinkedClonesIsNotDeleted(t *testing.T) {
+	r := newRig(t, func(o *pvesim.Options) {
+		o.Storages = append(pvesim.DefaultStorages(), pvesim.Storage{ID: "zfs", Type: "zfspool", Content: []string{"images"}})
+	})
+	spec := r.spec()
+	spec.Storage = "zfs"
+	made := r.make(spec)
+	r.raw(http.MethodPost, vmPath("pve1", made.VMID, "clone"), map[string]any{"newid": 300, "name": "clone"})
+	err := r.client().DeleteTemplate(t.Context(), made, nil)
+	if err == nil || !strings.Contains(err.Error(), "in use by linked clones: VM 300") {
+		t.Fatalf("error is %v", err)
+	}
+	r.raw(http.MethodDelete, vmPath("pve1", 300, ""), nil)
+	if err := r.client().DeleteTemplate(t.Context(), made, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestADownloadThatWasCutShortIsFetchedAgain(t *testing.T) {
+	r := newRig(t)
+	r.sim.ShortDownload(1000)
+	made := r.make(r.spec())
+	downloads := 0
+	for _, call := range r.faults.calls() {
+		if strings.HasSuffix(call, "/download-url") {
+			downloads++
+		}
+	}
+	if !made.Finished || downloads != 2 {
+		t.Errorf("finished %v after %d downloads, want 2", made.Finished, downloads)
+	}
+}
+
+// limited is a client of a user who may do everything a template needs, except
+// for what without names.
+func (r *rig) limited(without ...string) *Client {
+	r.t.Helper()
+	var privileges []string
+	for _, p := range []string{
+		"Datastore.Allocate", "Datastore.AllocateSpace", "Datastore.AllocateTemplate", "Datastore.Audit", "SDN.Use", "Sys.AccessNetwork", "VM.Allocate", "VM.Audit",
+		"VM.Config.CPU", "VM.Config.Disk", "VM.Config.HWType", "VM.Config.Memory", "VM.Config.Network", "VM.Config.Options",
+	} {
+		if !slices.Contains(without, p) {
+			privileges = append(privileges, p)
+		}
+	}
+	r.raw(http.MethodPost, "/access/users", map[string]any{"userid": "builder@pve", "enable": 1})
+	r.raw(http.MethodPost, "/access/roles", map[string]any{"roleid": "Builder", "privs": strings.Join(privileges, ",")})
+	r.raw(http.MethodPut, "/access/acl", map[string]any{"path": "/", "roles": "Builder", "users": "builder@pve", "propagate": 1})
+	secret, err := r.sim.CreateToken("builder@pve", "t1", false)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.faults.strike(0, false, nil)
+	return r.client(func(c *Config) { c.TokenID, c.TokenSecret = "builder@pve!t1", secret })
+}
+
+func TestWithoutAccessToTheNetworkTheImageIsUploaded(t *testing.T) {
+	r := newRig(t)
+	made, err := r.limited("Sys.AccessNetwork").EnsureTemplate(t.Context(), r.spec(), uuid.NewString(), nil, func(Template) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.exactlyOne(made, made.Instance)
+	if calls := strings.Join(r.faults.calls(), "\n"); !strings.Contains(calls, "/upload") || strings.Contains(calls, "download-url") {
+		t.Errorf("calls are\n%s", calls)
+	}
+}
+
+func TestAnAccountThatMayNotDeleteTheImageLeavesIt(t *testing.T) {
+	r := newRig(t)
+	made, err := r.limited("Datastore.Allocate").EnsureTemplate(t.Context(), r.spec(), uuid.NewString(), nil, func(Template) {})
+	if err != nil || !made.Finished {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	if left := r.imports(); len(left) != 1 {
+		t.Errorf("image files: %v, want the one that could not be deleted", left)
+	}
+}
+
+func TestMissingPrivilegesAreNamedBeforeAnythingIsMade(t *testing.T) {
+	for _, tt := range []struct{ privilege, path string }{
+		{"VM.Allocate", "/vms/100"},
+		{"VM.Config.HWType", "/vms/100"},
+		{"VM.Config.Network", "/vms/100"},
+		{"Datastore.AllocateSpace", "/storage/local-lvm"},
+		{"Datastore.AllocateTemplate", "/storage/local"},
+		{"SDN.Use", "/sdn/zones/localnetwork/vmbr0"},
+	} {
+		t.Run(tt.privilege, func(t *testing.T) {
+			r := newRig(t)
+			_, err := r.limited(tt.privilege).EnsureTemplate(t.Context(), r.spec(), uuid.NewString(), nil, func(Template) {})
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, want := range []string{tt.privilege, "on " + tt.path, "pveum acl modify " + tt.path + " --tokens 'builder@pve!t1'"} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the error has no %q: %v", want, err)
+				}
+			}
+			if calls := r.faults.calls(); len(calls) > 0 {
+				t.Errorf("something was written: %v", calls)
+			}
+		})
+	}
+}
+
+func TestWhatCannotWorkIsRefusedWithTheWayOut(t *testing.T) {
+	tests := []struct {
+		name    string
+		options func(*pvesim.Options)
+		spec    func(*TemplateSpec)
+		client  func(*Config)
+		want    string
+	}{
+		{"an old release", func(o *pvesim.Options) { o.Release = "8.3" }, nil, nil, "needs 8.4 or newer"},
+		{"no import storage", func(o *pvesim.Options) {
+			o.Storages = []pvesim.Storage{{ID: "local", Type: "dir", Content: []string{"iso"}}, {ID: "local-lvm", Type: "lvmthin", Content: []string{"images"}}}
+		}, nil, nil, "pvesm set local --content"},
+		{"an unknown storage", nil, func(s *TemplateSpec) { s.Storage = "nope" }, nil, `no storage "nope"`},
+		{"a storage without images", nil, func(s *TemplateSpec) { s.Storage = "local" }, nil, "--content"},
+		{"an import storage of the wrong type", nil, func(s *TemplateSpec) { s.ImportStorage = "local-lvm" }, nil, `content "import"`},
+		{"a smaller disk", nil, func(s *TemplateSpec) { s.DiskGiB = 1 }, nil, "do not shrink"},
+		{"a wrong secret", nil, nil, func(c *Config) { c.TokenSecret = uuid.NewString() }, "does not accept the login of root@pam!terraform"},
+		{"an untrusted certificate", nil, nil, func(c *Config) { c.CAPEM = "" }, "/etc/pve/pve-root-ca.pem"},
+		{"an unknown node", nil, func(s *TemplateSpec) { s.Node = "pve7" }, nil, "pve7"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, func(o *pvesim.Options) {
+				if tt.options != nil {
+					tt.options(o)
+				}
+			})
+			spec := r.spec()
+			if tt.spec != nil {
+				tt.spec(&spec)
+			}
+			c := r.client(func(c *Config) {
+				if tt.client != nil {
+					tt.client(c)
+				}
+			})
+			_, err := c.EnsureTemplate(t.Context(), spec, uuid.NewString(), nil, func(Template) {})
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Fatalf("error is %v, want one with %q", err, tt.want)
+			}
+			if strings.Contains(err.Error(), r.secret) {
+				t.Errorf("the error tells the secret: %v", err)
+			}
+		})
+	}
+}
+
+func TestAWishedIDThatIsTakenIsRefused(t *testing.T) {
+	r := newRig(t)
+	r.raw(http.MethodPost, "/nodes/pve1/qemu", map[string]any{"vmid": 9000})
+	spec := r.spec()
+	spec.VMID = 9000
+	_, err := r.client().EnsureTemplate(t.Context(), spec, uuid.NewString(), nil, func(Template) {})
+	if err == nil || !strings.Contains(err.Error(), "the wished id 9000 is taken") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestAnIDThatSomebodyTakesMeanwhileIsReplacedByTheNext(t *testing.T) {
+	r := newRig(t)
+	taken := false
+	r.faults.answer = func(_ http.ResponseWriter, req *http.Request) bool {
+		if req.Method == http.MethodPost && strings.HasSuffix(req.URL.Path, "/qemu") && !taken {
+			taken = true
+			r.raw(http.MethodPost, "/nodes/pve1/qemu", map[string]any{"vmid": 100})
+		}
+		return false
+	}
+	if made := r.make(r.spec()); made.VMID != 101 {
+		t.Errorf("the template is %d, want 101", made.VMID)
+	}
+}
+
+func TestALockThatIsHeldForAMomentIsWaitedFor(t *testing.T) {
+	r := newRig(t)
+	refused := 0
+	r.faults.answer = func(w http.ResponseWriter, req *http.Request) bool {
+		if strings.HasSuffix(req.URL.Path, "/template") && refused < 3 {
+			refused++
+			w.WriteHeader(http.StatusInternalServerError)
+			_, _ = io500(w, "can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout")
+			return true
+		}
+		return false
+	}
+	if made := r.make(r.spec()); !made.Finished || refused != 3 {
+		t.Errorf("finished %v after %d refusals", made.Finished, refused)
+	}
+}
+
+func io500(w http.ResponseWriter, message string) (int, error) {
+	return fmt.Fprintf(w, `{"data":null,"message":%q}`, message+"\n")
+}
