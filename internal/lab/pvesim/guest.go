@@ -55,7 +55,7 @@ type Guest interface {
 	// is off. It returns an error when ctx ends first.
 	Shutdown(ctx context.Context) error
 	// Kill takes the power away. The guest's disk stays. It returns when nothing
-	// of the guest runs any more.
+	// of the guest runs any more, and may be called more than once.
 	Kill()
 	// AgentRunning says whether a QEMU guest agent answers.
 	AgentRunning() bool
