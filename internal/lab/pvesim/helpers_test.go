@@ -312,10 +312,12 @@ func (g *guest) dead() bool {
 	return g.killed
 }
 
-func (g *guest) AgentRunning() bool        { return g.agent }
-func (g *guest) Hostname() string          { return "node-1" }
-func (g *guest) Addresses() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("127.0.9.160/24")} }
-func (g *guest) Done() <-chan struct{}     { return g.done }
+func (g *guest) AgentRunning() bool { return g.agent }
+func (g *guest) Hostname() string   { return "node-1" }
+func (g *guest) Addresses() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("127.0.9.160/24")}
+}
+func (g *guest) Done() <-chan struct{} { return g.done }
 
 // statusLine sends raw bytes and answers the first line that comes back.
 func (l *lab) statusLine(request string) string {
@@ -341,4 +343,14 @@ func (l *lab) statusLine(request string) string {
 		l.t.Fatal(err)
 	}
 	return strings.TrimSpace(line)
+}
+
+// request is an empty request.
+func request(t *testing.T, method, url string) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
 }
