@@ -43,9 +43,9 @@ func startShim(ctx context.Context, name string, ip netip.Addr) (*shim, []*os.Fi
 	if err != nil {
 		return nil, nil, err
 	}
-	defer theirs.Close()
 	w, err := newWire(ours)
 	if err != nil {
+		theirs.Close()
 		return nil, nil, err
 	}
 	first := make(chan answer, 1)
@@ -55,7 +55,10 @@ func startShim(ctx context.Context, name string, ip netip.Addr) (*shim, []*os.Fi
 		exits:   map[uint64]chan uint32{},
 		done:    make(chan struct{}),
 	}
-	if err := s.launch(theirs, ip); err != nil {
+	err = s.launch(theirs, ip)
+	// From here on only the shim has it, and its end shows on ours.
+	theirs.Close()
+	if err != nil {
 		w.conn.Close()
 		return nil, nil, err
 	}

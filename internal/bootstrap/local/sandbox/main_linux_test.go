@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"context"
 	"debug/elf"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -125,6 +126,8 @@ func programMain(args []string) {
 		programIdentity()
 	case "cat":
 		programCat(args[1])
+	case "mounts":
+		programCat("/proc/self/mounts")
 	case "write":
 		if err := os.WriteFile(args[1], []byte(args[2]), 0o644); err != nil {
 			fmt.Println(err)
@@ -141,11 +144,42 @@ func programMain(args []string) {
 		programServe(args[1])
 	case "echo":
 		programEcho(args[1])
-	case "orphan":
-		// The grandchild keeps the streams and the session.
-		p, err := os.StartProcess("/bin/"+program, []string{program, "ignore"}, &os.ProcAttr{Files: []*os.File{nil, os.Stdout, os.Stderr}})
-		fmt.Println(p != nil, err)
+	case "hold":
+		programHold(args[1], args[2:]...)
+	case "leave":
+		// The child keeps the streams when this process has ended.
+		startProgram("ignore")
 	}
+}
+
+// startProgram starts the program again, as a child with its streams.
+func startProgram(args ...string) {
+	_, err := os.StartProcess("/bin/"+program, append([]string{program}, args...), &os.ProcAttr{
+		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+}
+
+// programHold takes a shared lock on a file, starts a child that does the same
+// if there are further arguments, and stays.
+func programHold(file string, more ...string) {
+	f, err := os.Open(file)
+	if err == nil {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_SH)
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	if len(more) > 0 {
+		startProgram(append([]string{"hold", file}, more[1:]...)...)
+	}
+	signal.Ignore(syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
+	fmt.Println("holding", len(more))
+	select {}
 }
 
 func programWait() {
@@ -230,19 +264,27 @@ func programEcho(address string) {
 	}
 }
 
-// starterMain starts a pod with a container in dir and waits to be killed.
+// starterMain starts a pod with a container that holds a lock on dir/lock with
+// three processes, and waits to be killed.
 func starterMain(dir string) {
-	root := filepath.Join(dir, "image")
-	pod, err := Start(context.Background(), PodConfig{Name: "test/killed", Dir: filepath.Join(dir, "pod"), IP: netip.MustParseAddr("10.244.0.9")})
+	ctx := context.Background()
+	var mounts []Mount
+	if err := json.Unmarshal([]byte(os.Getenv("MOUNTS")), &mounts); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	pod, err := Start(ctx, PodConfig{Name: "test/killed", Dir: filepath.Join(dir, "pod"), IP: netip.MustParseAddr("10.244.0.9")})
 	if err == nil {
-		_, err = pod.StartContainer(context.Background(), ContainerConfig{
-			Name: "c", Root: root, Args: []string{"/bin/" + program, "orphan-tree"}, Stdout: os.Stdout, Stderr: os.Stderr,
+		_, err = pod.StartContainer(ctx, ContainerConfig{
+			Name: "c", Root: os.Getenv("IMAGE"), Args: []string{"/bin/" + program, "hold", "/lock", "x", "y"},
+			Mounts: append(mounts, Mount{Source: filepath.Join(dir, "lock"), Target: "/lock"}),
+			Stdout: os.Stdout, Stderr: os.Stderr,
 		})
 	}
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	fmt.Println("started", pod.shim.process.Pid)
+	fmt.Println("shim", pod.shim.process.Pid)
 	select {}
 }

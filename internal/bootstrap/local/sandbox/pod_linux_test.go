@@ -6,10 +6,15 @@ package sandbox
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"net/netip"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -26,7 +31,7 @@ func testContext(t testing.TB) context.Context {
 func startPod(t testing.TB, config PodConfig) *Pod {
 	t.Helper()
 	if config.Name == "" {
-		config.Name = "test/" + "pod"
+		config.Name = "test/pod"
 	}
 	if config.Dir == "" {
 		config.Dir = filepath.Join(t.TempDir(), "pod")
@@ -152,5 +157,244 @@ func TestContainerRunsAsTheConfiguredUserInItsOwnNamespaces(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestEveryEndOfAContainerIsReportedExactly(t *testing.T) {
+	pod := startPod(t, PodConfig{})
+	for _, test := range []struct {
+		name   string
+		args   []string
+		signal syscall.Signal
+		want   Exit
+	}{
+		{"success", []string{"exit", "0"}, 0, Exit{Code: 0}},
+		{"an exit code", []string{"exit", "42"}, 0, Exit{Code: 42}},
+		{"a signal that is handled", []string{"wait"}, syscall.SIGUSR1, Exit{Code: 7}},
+		{"a graceful end", []string{"wait"}, syscall.SIGTERM, Exit{Code: 0}},
+		{"a kill", []string{"wait"}, syscall.SIGKILL, Exit{Code: 137, Signal: syscall.SIGKILL}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c, out := startContainer(t, pod, ContainerConfig{}, test.args...)
+			if test.signal != 0 {
+				out.await(t, "ready")
+				if err := c.Signal(test.signal); err != nil {
+					t.Fatal(err)
+				}
+			}
+			exit, err := c.Wait(testContext(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if exit.Code != test.want.Code || exit.Signal != test.want.Signal {
+				t.Errorf("the exit was %+v, not %+v", exit, test.want)
+			}
+			if exit.StartedAt.IsZero() || exit.FinishedAt.Before(exit.StartedAt) {
+				t.Errorf("it ran from %v to %v", exit.StartedAt, exit.FinishedAt)
+			}
+			if err := c.Signal(syscall.SIGTERM); !errors.Is(err, ErrNotRunning) {
+				t.Errorf("a signal to an ended container: %v", err)
+			}
+		})
+	}
+}
+
+func TestStopKillsAContainerThatIgnoresTheFirstSignal(t *testing.T) {
+	c, out := startContainer(t, startPod(t, PodConfig{}), ContainerConfig{}, "ignore")
+	out.await(t, "ready")
+	exit, err := c.Stop(testContext(t), 50*time.Millisecond)
+	if err != nil || exit.Signal != syscall.SIGKILL {
+		t.Errorf("the exit was %+v, error %v", exit, err)
+	}
+}
+
+func TestAContainerEndsWithItsFirstProcessWhateverThatLeft(t *testing.T) {
+	exit, _ := run(t, startPod(t, PodConfig{}), ContainerConfig{}, "leave")
+	if exit.Code != 0 || exit.FinishedAt.Sub(exit.StartedAt) > testTime/2 {
+		t.Errorf("the exit was %+v", exit)
+	}
+}
+
+func TestWhatCannotBeStartedSaysWhy(t *testing.T) {
+	pod := startPod(t, PodConfig{})
+	for _, test := range []struct {
+		name   string
+		config ContainerConfig
+		want   string
+	}{
+		{"no command", ContainerConfig{Root: imageRoot}, "it has no command"},
+		{"a command that is nowhere", ContainerConfig{Root: imageRoot, Args: []string{"nonesuch"}}, `exec: "nonesuch": executable file not found in $PATH`},
+		{"a path that is nowhere", ContainerConfig{Root: imageRoot, Args: []string{"/nonesuch"}}, "no such file or directory"},
+		{"a file that is no program", ContainerConfig{Root: imageRoot, Args: []string{"/greeting"}}, "permission denied"},
+		{"no image", ContainerConfig{Root: "/nonesuch", Args: []string{"x"}}, "opening the image: open /nonesuch"},
+		{
+			"a volume that is not there",
+			ContainerConfig{Root: imageRoot, Args: []string{"x"}, Mounts: []Mount{{Source: "/nonesuch", Target: "/v"}}},
+			"mounting /v: stat /nonesuch: no such file or directory",
+		},
+		{
+			"a relative target",
+			ContainerConfig{Root: imageRoot, Args: []string{"x"}, Mounts: []Mount{{Tmpfs: true, Target: "v"}}},
+			`"v" is not an absolute path`,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.config.Name = "c"
+			_, err := pod.StartContainer(testContext(t), test.config)
+			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "container c of pod test/pod") {
+				t.Errorf("the error is %v, not %q", err, test.want)
+			}
+		})
+	}
+	if left, err := filepath.Glob(filepath.Join(pod.config.Dir, "containers", "*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v %v", left, err)
+	}
+}
+
+func TestANameIsUsedByOneRunningContainerAtATime(t *testing.T) {
+	pod := startPod(t, PodConfig{})
+	c, out := startContainer(t, pod, ContainerConfig{}, "wait")
+	out.await(t, "ready")
+	_, err := pod.StartContainer(testContext(t), ContainerConfig{Name: "main", Root: imageRoot, Args: []string{"x"}})
+	if err == nil || !strings.Contains(err.Error(), "a container of this name is running") {
+		t.Errorf("the error is %v", err)
+	}
+	if _, err := c.Stop(testContext(t), testTime); err != nil {
+		t.Fatal(err)
+	}
+	run(t, pod, ContainerConfig{}, "exit", "0")
+}
+
+func TestStopLeavesNothingOfThePod(t *testing.T) {
+	dir := t.TempDir()
+	pod := startPod(t, PodConfig{Dir: filepath.Join(dir, "pod")})
+	_, out := startContainer(t, pod, ContainerConfig{}, "ignore")
+	out.await(t, "ready")
+	pid := pod.shim.process.Pid
+	if err := pod.Stop(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("left behind: %v %v", entries, err)
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("the shim: %v", err)
+	}
+	if _, err := pod.StartContainer(testContext(t), ContainerConfig{Name: "late", Root: imageRoot, Args: []string{"x"}}); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("a container in a stopped pod: %v", err)
+	}
+	if err := pod.Stop(testContext(t)); err != nil {
+		t.Errorf("stopping again: %v", err)
+	}
+}
+
+func TestADeadShimEndsThePod(t *testing.T) {
+	pod := startPod(t, PodConfig{})
+	c, out := startContainer(t, pod, ContainerConfig{}, "ignore")
+	out.await(t, "ready")
+	if err := pod.shim.process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	exit, err := c.Wait(testContext(t))
+	if !errors.Is(err, ErrNotRunning) || exit.Signal != syscall.SIGKILL {
+		t.Errorf("the container's end: %+v %v", exit, err)
+	}
+	<-pod.Done()
+	if _, err := pod.Dial(testContext(t), "tcp", "127.0.0.1:80"); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("dialling into a dead pod: %v", err)
+	}
+}
+
+func TestAStartThatIsGivenUpLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := Start(ctx, PodConfig{Name: "test/pod", Dir: filepath.Join(dir, "pod"), IP: netip.MustParseAddr("10.244.0.7")})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("left behind: %v %v", entries, err)
+	}
+}
+
+func TestNothingOutlivesAStarterThatIsKilled(t *testing.T) {
+	dir := t.TempDir()
+	lock, err := os.Create(filepath.Join(dir, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	mounts, err := json.Marshal(libraries(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := newBuffer()
+	starter := exec.Command("/proc/self/exe", "starter", dir)
+	starter.Env = append(os.Environ(), "IMAGE="+imageRoot, "MOUNTS="+string(mounts))
+	starter.Stdout, starter.Stderr = out, out
+	if err := starter.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"shim ", "holding 0", "holding 1", "holding 2"} {
+		out.await(t, text)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
+		t.Fatalf("the container does not hold the lock: %v", err)
+	}
+	if err := starter.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = starter.Wait()
+	released := make(chan error, 1)
+	go func() { released <- syscall.Flock(int(lock.Fd()), syscall.LOCK_EX) }()
+	select {
+	case err := <-released:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(testTime):
+		t.Error("something still holds the container's lock")
+	}
+	if err := removeAll(filepath.Join(dir, "pod")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPodsAndContainersSideBySide(t *testing.T) {
+	var wg sync.WaitGroup
+	for range 8 {
+		pod := startPod(t, PodConfig{})
+		for _, name := range []string{"a", "b", "c"} {
+			wg.Go(func() {
+				c, err := pod.StartContainer(testContext(t), ContainerConfig{
+					Name: name, Root: imageRoot, Args: []string{"/bin/" + program, "exit", "5"}, Mounts: libraries(t),
+				})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if exit, err := c.Wait(testContext(t)); err != nil || exit.Code != 5 {
+					t.Errorf("the exit was %+v, error %v", exit, err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+func BenchmarkPodStart(b *testing.B) {
+	for b.Loop() {
+		dir := filepath.Join(b.TempDir(), "pod")
+		pod, err := Start(context.Background(), PodConfig{Name: "test/pod", Dir: dir, IP: netip.MustParseAddr("10.244.0.7")})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, out := run(b, pod, ContainerConfig{}, "print", "a", "b"); !strings.Contains(out, "a") {
+			b.Fatal(out)
+		}
+		if err := pod.Stop(context.Background()); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
