@@ -259,6 +259,33 @@ func (c *ControlPlane) ClientConfig(user string, groups ...string) (*rest.Config
 	return restConfig(kubeconfig)
 }
 
+// ServingCertificate makes a server's certificate for the names and addresses,
+// such as a kubelet's. The answered function is called at each handshake; it
+// makes another certificate before the first one expires.
+func (c *ControlPlane) ServingCertificate(name string, sans ...string) (func() (*tls.Certificate, error), error) {
+	var mu sync.Mutex
+	var current *tls.Certificate
+	get := func() (*tls.Certificate, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if current != nil && time.Until(current.Leaf.NotAfter) > leafLifetime/5 {
+			return current, nil
+		}
+		pair, err := c.files.ca.issue(leaf{name: name, groups: []string{"system:nodes"}, sans: sans})
+		if err != nil {
+			return nil, err
+		}
+		made, err := tls.X509KeyPair(pair.Cert, pair.Key)
+		if err != nil {
+			return nil, fmt.Errorf("loading the certificate of %s: %w", name, err)
+		}
+		current = &made
+		return current, nil
+	}
+	_, err := get()
+	return get, err
+}
+
 func restConfig(kubeconfig []byte) (*rest.Config, error) {
 	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -27,7 +28,7 @@ const followInterval = 200 * time.Millisecond
 // readLog copies a log in the format of the CRI ("<time> <stream> <tag> <text>")
 // to out. Followed, it goes on until growing answers false or ctx ends.
 func readLog(ctx context.Context, path string, o logOptions, out io.Writer, growing func() bool) error {
-	lines, err := logLines(path)
+	lines, end, err := logLines(path)
 	if err != nil {
 		return err
 	}
@@ -43,32 +44,33 @@ func readLog(ctx context.Context, path string, o logOptions, out io.Writer, grow
 	if !o.follow {
 		return nil
 	}
-	return ignoreLimit(followLog(ctx, path, o, limited, growing))
+	return ignoreLimit(followLog(ctx, path, end, o, limited, growing))
 }
 
-// logLines answers all lines of the log, the rotated part first.
-func logLines(path string) ([][]byte, error) {
+// logLines answers all whole lines of the log, the rotated part first, and how
+// far into the current file they reach.
+func logLines(path string) (lines [][]byte, end int64, err error) {
 	var all []byte
 	for _, name := range []string{path + ".1", path} {
 		data, err := os.ReadFile(name)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, err
+			return nil, 0, err
 		}
+		data = data[:bytes.LastIndexByte(data, '\n')+1]
+		end = int64(len(data))
 		all = append(all, data...)
 	}
-	return bytes.SplitAfter(bytes.TrimSuffix(all, []byte("\n")), []byte("\n")), nil
+	return slices.Collect(bytes.Lines(all)), end, nil
 }
 
-// followLog copies what is added to the log. What was added between the reading
-// of the whole and the first look here is not lost: it starts where the whole
-// ended.
-func followLog(ctx context.Context, path string, o logOptions, out io.Writer, growing func() bool) error {
+// followLog copies what is added to the log behind the given place.
+func followLog(ctx context.Context, path string, from int64, o logOptions, out io.Writer, growing func() bool) error {
 	file, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer func() { file.Close() }()
-	if _, err := file.Seek(0, io.SeekEnd); err != nil {
+	if _, err := file.Seek(from, io.SeekStart); err != nil {
 		return err
 	}
 	reader := bufio.NewReader(file)
