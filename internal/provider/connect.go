@@ -38,5 +38,6 @@ func (d *providerData) proxmoxClient(ctx context.Context) (*proxmox.Client, erro
 		CAPEM: connection.CAPEM, Insecure: connection.Insecure,
 		UserAgent:    "terraform-provider-capi/" + d.version,
 		PollInterval: proxmoxPoll,
+		Lease:        proxmoxLease,
 	})
 }

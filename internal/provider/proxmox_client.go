@@ -18,6 +18,10 @@ import (
 // Tests shorten it.
 var proxmoxPoll = time.Second
 
+// proxmoxLease is how long what another run has begun is left to it; zero means
+// the engine's default. Tests shorten it.
+var proxmoxLease time.Duration
+
 // keepAfter is how long after a Create its objects are marked as kept, where
 // no refresh has done so before. By then Terraform has long written its state;
 // a provider that is killed earlier leaves them to the next Create.

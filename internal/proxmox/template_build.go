@@ -252,6 +252,9 @@ func (b *build) make(ctx context.Context) (Template, error) {
 	}
 	file := b.spec.imageFile()
 	volume := imageVolume(b.spec.ImportStorage, file)
+	if err := b.spec.Image.Prepare(ctx); err != nil {
+		return Template{}, err
+	}
 	b.begun(Template{Node: b.spec.Node, ImportStorage: b.spec.ImportStorage, Storage: b.spec.Storage})
 	if err := b.bringImage(ctx, b.spec.ImportStorage, volume, file); err != nil {
 		return Template{}, err

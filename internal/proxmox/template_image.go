@@ -125,9 +125,6 @@ func (c *Client) removeVolume(ctx context.Context, node, volume string) error {
 // bringImage has the image file in the import storage, whole: by download-url
 // where the account may, else by way of this machine.
 func (b *build) bringImage(ctx context.Context, storage, volume, file string) error {
-	if err := b.spec.Image.Prepare(ctx); err != nil {
-		return err
-	}
 	b.want = 0
 	if size, err := b.spec.Image.Size(ctx); err == nil {
 		b.want = size

@@ -1,0 +1,308 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package provider
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/terraform-plugin-testing/helper/resource"
+	"github.com/hashicorp/terraform-plugin-testing/knownvalue"
+	"github.com/hashicorp/terraform-plugin-testing/plancheck"
+	"github.com/hashicorp/terraform-plugin-testing/statecheck"
+	"github.com/hashicorp/terraform-plugin-testing/terraform"
+	"github.com/hashicorp/terraform-plugin-testing/tfjsonpath"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/pvesim"
+)
+
+const agentSchematic = "ce4c980550dd2ab1b17bbf2b08801c7eb59418eafe8f279833297925d67c7515"
+
+func jsonBody(t *testing.T, body map[string]any) []byte {
+	t.Helper()
+	if body == nil {
+		return nil
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// action expects one action for the template.
+func action(kind plancheck.ResourceActionType) resource.ConfigPlanChecks {
+	return resource.ConfigPlanChecks{PreApply: []plancheck.PlanCheck{plancheck.ExpectResourceAction("capi_proxmox_template.talos", kind)}}
+}
+
+func TestTemplateThroughItsLife(t *testing.T) {
+	cliPath(t)
+	lab := newProxmoxLab(t)
+	address := "capi_proxmox_template.talos"
+	vm := func() pvesim.VMSummary { return lab.sim.Summary().VMs[0] }
+	var first string
+	resource.UnitTest(t, resource.TestCase{
+		ProtoV6ProviderFactories: testProviders(),
+		CheckDestroy:             func(*terraform.State) error { return lab.empty() },
+		Steps: []resource.TestStep{
+			{ // made, with the image known at plan
+				Config: lab.provider() + lab.template("v1.13.7", `tags = ["talos", "capi"]`),
+				ConfigPlanChecks: resource.ConfigPlanChecks{PreApply: []plancheck.PlanCheck{
+					plancheck.ExpectKnownValue(address, tfjsonpath.New("schematic_id"), knownvalue.StringExact(agentSchematic)),
+					plancheck.ExpectKnownValue(address, tfjsonpath.New("image_url"), knownvalue.StringExact(lab.factory.URL()+"/image/"+agentSchematic+"/v1.13.7/nocloud-amd64.qcow2")),
+					plancheck.ExpectKnownValue(address, tfjsonpath.New("name"), knownvalue.StringExact("talos-v1.13.7-ce4c9805")),
+					plancheck.ExpectKnownValue(address, tfjsonpath.New("agent"), knownvalue.Bool(true)),
+					plancheck.ExpectUnknownValue(address, tfjsonpath.New("vm_id")),
+				}},
+				ConfigStateChecks: []statecheck.StateCheck{
+					statecheck.ExpectKnownValue(address, tfjsonpath.New("vm_id"), knownvalue.Int64Exact(100)),
+					statecheck.ExpectKnownValue(address, tfjsonpath.New("phase"), knownvalue.StringExact("ready")),
+					statecheck.ExpectKnownValue(address, tfjsonpath.New("import_storage"), knownvalue.StringExact("local")),
+				},
+				Check: func(*terraform.State) error {
+					first = vm().UUID
+					if !vm().Template || vm().Name != "talos-v1.13.7-ce4c9805" {
+						return fmt.Errorf("the VM is %+v", vm())
+					}
+					return nil
+				},
+			},
+			{ // changed in place
+				Config:           lab.provider() + lab.template("v1.13.7", `tags = ["talos"]`, `cores = 4`, `description = "ours"`, `name = "golden"`, `disk_size = 2`),
+				ConfigPlanChecks: action(plancheck.ResourceActionUpdate),
+				Check: func(*terraform.State) error {
+					if vm().UUID != first || vm().Name != "golden" {
+						return fmt.Errorf("the VM is %+v", vm())
+					}
+					return nil
+				},
+			},
+			{ // changed by others and brought back
+				PreConfig: func() {
+					lab.raw(http.MethodPut, "/nodes/pve1/qemu/100/config", map[string]any{"cores": 1, "tags": "other", "agent": "0", "net0": "virtio,bridge=vmbr0,tag=7"})
+				},
+				Config:           lab.provider() + lab.template("v1.13.7", `tags = ["talos"]`, `cores = 4`, `description = "ours"`, `name = "golden"`, `disk_size = 2`),
+				ConfigPlanChecks: action(plancheck.ResourceActionUpdate),
+			},
+			{ // imported with an empty plan
+				ResourceName: address, ImportState: true, ImportStateId: "pve1/100", ImportStateVerify: true,
+			},
+			{
+				ResourceName: address, ImportState: true, ImportStateKind: resource.ImportBlockWithID, ImportStateId: "pve1/100",
+				Config: lab.provider() + lab.template("v1.13.7", `tags = ["talos"]`, `cores = 4`, `description = "ours"`, `name = "golden"`, `disk_size = 2`),
+			},
+			{ // another version is another template
+				Config:           lab.provider() + lab.template("v1.13.6"),
+				ConfigPlanChecks: action(plancheck.ResourceActionReplace),
+				Check: func(*terraform.State) error {
+					if len(lab.sim.Summary().VMs) != 1 || vm().UUID == first || vm().Name != "talos-v1.13.6-ce4c9805" {
+						return fmt.Errorf("the VMs are %+v", lab.sim.Summary().VMs)
+					}
+					return nil
+				},
+			},
+			{ // deleted by others and made again
+				PreConfig: func() {
+					lab.raw(http.MethodDelete, fmt.Sprintf("/nodes/pve1/qemu/%d", vm().ID), nil)
+				},
+				Config:           lab.provider() + lab.template("v1.13.6"),
+				ConfigPlanChecks: action(plancheck.ResourceActionCreate),
+			},
+			{ // another resource's id after it was deleted: not ours
+				PreConfig: func() {
+					id := vm().ID
+					lab.raw(http.MethodDelete, fmt.Sprintf("/nodes/pve1/qemu/%d", id), nil)
+					lab.raw(http.MethodPost, "/nodes/pve1/qemu", map[string]any{"vmid": id, "name": "somebody"})
+				},
+				Config:           lab.provider() + lab.template("v1.13.6"),
+				ConfigPlanChecks: action(plancheck.ResourceActionCreate),
+				Check: func(*terraform.State) error {
+					if len(lab.sim.Summary().VMs) != 2 {
+						return fmt.Errorf("the VMs are %+v", lab.sim.Summary().VMs)
+					}
+					lab.raw(http.MethodDelete, "/nodes/pve1/qemu/100", nil)
+					return nil
+				},
+			},
+		},
+	})
+}
+
+func TestTemplateIsReplacedCreateFirst(t *testing.T) {
+	cliPath(t)
+	lab := newProxmoxLab(t)
+	lifecycle := "lifecycle {\n    create_before_destroy = true\n  }"
+	resource.UnitTest(t, resource.TestCase{
+		ProtoV6ProviderFactories: testProviders(),
+		CheckDestroy:             func(*terraform.State) error { return lab.empty() },
+		Steps: []resource.TestStep{
+			{Config: lab.provider() + lab.template("v1.13.6", lifecycle)},
+			{
+				Config:           lab.provider() + lab.template("v1.13.7", lifecycle),
+				ConfigPlanChecks: action(plancheck.ResourceActionCreateBeforeDestroy),
+				Check: func(*terraform.State) error {
+					if vms := lab.sim.Summary().VMs; len(vms) != 1 || vms[0].ID != 101 {
+						return fmt.Errorf("the VMs are %+v, want 101 alone", vms)
+					}
+					return nil
+				},
+			},
+		},
+	})
+}
+
+func TestTemplateWithLinkedClonesStays(t *testing.T) {
+	cliPath(t)
+	lab := newProxmoxLab(t, func(o *pvesim.Options) {
+		o.Storages = append(pvesim.DefaultStorages(), pvesim.Storage{ID: "zfs", Type: "zfspool", Content: []string{"images"}})
+	})
+	configuration := lab.provider() + strings.Replace(lab.template("v1.13.7"), "local-lvm", "zfs", 1)
+	resource.UnitTest(t, resource.TestCase{
+		ProtoV6ProviderFactories: testProviders(),
+		CheckDestroy:             func(*terraform.State) error { return lab.empty() },
+		Steps: []resource.TestStep{
+			{Config: configuration},
+			{
+				PreConfig:   func() { lab.raw(http.MethodPost, "/nodes/pve1/qemu/100/clone", map[string]any{"newid": 300}) },
+				Config:      configuration,
+				Destroy:     true,
+				ExpectError: regexp.MustCompile(`(?s)Unable to delete the template.*in use by linked\s+clones:\s+VM\s+300`),
+			},
+			{
+				PreConfig: func() { lab.raw(http.MethodDelete, "/nodes/pve1/qemu/300", nil) },
+				Config:    configuration,
+			},
+		},
+	})
+}
+
+func TestTemplateRefreshWithoutAnAnswerKeepsTheState(t *testing.T) {
+	cliPath(t)
+	lab := newProxmoxLab(t)
+	resource.UnitTest(t, resource.TestCase{
+		ProtoV6ProviderFactories: testProviders(),
+		CheckDestroy:             func(*terraform.State) error { return lab.empty() },
+		Steps: []resource.TestStep{
+			{Config: lab.provider() + lab.template("v1.13.7")},
+			{
+				Config:             lab.provider("endpoint", "https://127.0.0.1:1") + lab.template("v1.13.7"),
+				PlanOnly:           true,
+				ExpectNonEmptyPlan: false,
+			},
+			{ // a wrong login is the user's to put right
+				Config:      lab.provider("secret", newUUID()) + lab.template("v1.13.7"),
+				PlanOnly:    true,
+				ExpectError: regexp.MustCompile(`(?s)Unable to read the template.*does\s+not\s+accept\s+the\s+login`),
+			},
+			{Config: lab.provider() + lab.template("v1.13.7"), PlanOnly: true},
+		},
+	})
+}
+
+func TestTemplateErrorsSayWhatToDo(t *testing.T) {
+	cliPath(t)
+	lab := newProxmoxLab(t)
+	tests := []struct{ name, configuration, want string }{
+		{"a version that the factory has not", lab.template("v1.13.99"), `(?i)talos\s+v1.13.99:\s+not\s+served`},
+		{"an extension that the factory has not", strings.Replace(lab.template("v1.13.7"), "siderolabs/qemu", "siderolabs/qemo", 1), `(?i)extension\s+siderolabs/qemo-guest-agent`},
+		{"no version", lab.template("1.13.7"), `is\s+not\s+a\s+Talos\s+version`},
+		{"no extension name", strings.Replace(lab.template("v1.13.7"), "siderolabs/", "", 1), `owner/name`},
+		{"upper case in a tag", lab.template("v1.13.7", `tags = ["Talos"]`), `is\s+not\s+a\s+tag`},
+		{"no DNS name", lab.template("v1.13.7", `name = "my_template"`), `is\s+not\s+a\s+DNS\s+name`},
+		{"an id below 100", lab.template("v1.13.7", `vm_id = 99`), `between\s+100`},
+		{"an unknown storage", strings.Replace(lab.template("v1.13.7"), "local-lvm", "nope", 1), `(?i)no\s+storage\s+"nope"`},
+		{"a disk that is too small", lab.template("v1.13.7", `disk_size = 1`), `disks\s+do\s+not\s+shrink`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			resource.UnitTest(t, resource.TestCase{
+				ProtoV6ProviderFactories: testProviders(),
+				CheckDestroy:             func(*terraform.State) error { return lab.empty() },
+				Steps:                    []resource.TestStep{{Config: lab.provider() + tt.configuration, ExpectError: regexp.MustCompile(`(?s)` + tt.want)}},
+			})
+		})
+	}
+}
+
+func TestTemplateWhoseProviderIsKilledIsFinished(t *testing.T) {
+	killedAtEachWrite(t,
+		func(lab *proxmoxLab) string { return lab.provider() + lab.template("v1.13.7", "disk_size = 10") },
+		func(t *testing.T, lab *proxmoxLab) {
+			s := lab.sim.Summary()
+			if len(s.VMs) != 1 || !s.VMs[0].Template {
+				t.Errorf("the VMs are %+v, want one template", s.VMs)
+			}
+			for _, file := range s.Files {
+				if strings.Contains(file, ":import/") {
+					t.Errorf("the image file %s is left", file)
+				}
+			}
+		})
+}
+
+func TestPlansWorkWithNothingRunning(t *testing.T) {
+	cliPath(t)
+	lab := newProxmoxLab(t)
+	unknown := `
+resource "terraform_data" "later" {
+  input = "v1.13.7"
+}
+`
+	tests := []struct{ name, configuration string }{
+		{"a template", lab.provider("endpoint", "https://127.0.0.1:1") + lab.template("v1.13.7")},
+		{"a template of an unknown version", lab.provider("endpoint", "https://127.0.0.1:1") + unknown +
+			strings.Replace(lab.template("v1.13.7"), `"v1.13.7"`, "terraform_data.later.output", 1)},
+		{"an account", lab.provider("endpoint", "https://127.0.0.1:1") + account()},
+		{"an account at an unknown address", `
+provider "capi" {
+  proxmox = {
+    endpoint     = terraform_data.later.output
+    token_id     = "root@pam!terraform"
+    token_secret = "unused"
+  }
+}
+` + unknown + account()},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			resource.UnitTest(t, resource.TestCase{
+				ProtoV6ProviderFactories: testProviders(),
+				Steps:                    []resource.TestStep{{Config: tt.configuration, PlanOnly: true, ExpectNonEmptyPlan: true}},
+			})
+		})
+	}
+	if lab.strike(0, nil) != 0 || len(lab.factory.Requests()) > 0 {
+		t.Error("a plan talked to Proxmox VE or to the factory")
+	}
+}
+
+// A template and an account are made in an apply that learns the version and
+// the address of Proxmox VE only while it runs.
+func TestAnApplyLearnsItsInputsOnTheWay(t *testing.T) {
+	cliPath(t)
+	lab := newProxmoxLab(t)
+	late := fmt.Sprintf(`
+resource "terraform_data" "version" {
+  input = "v1.13.7"
+}
+
+resource "terraform_data" "address" {
+  input = %q
+}
+`, lab.sim.URL())
+	provider := strings.Replace(lab.provider(), fmt.Sprintf("%q", lab.sim.URL()), "terraform_data.address.output", 1)
+	template := strings.Replace(lab.template("v1.13.7"), `"v1.13.7"`, "terraform_data.version.output", 1)
+	resource.UnitTest(t, resource.TestCase{
+		ProtoV6ProviderFactories: testProviders(),
+		CheckDestroy:             func(*terraform.State) error { return lab.empty() },
+		Steps: []resource.TestStep{
+			{Config: late + provider + template + account(), Check: lab.works},
+			{Config: late + provider + template + account(), PlanOnly: true},
+		},
+	})
+}
