@@ -211,7 +211,8 @@ func (n *installation) certManager(ctx context.Context) error {
 	if n.options.CertManager.External {
 		n.report.Report(ctx, "waiting-for-cert-manager", "waiting for the cert-manager that somebody else installs")
 	} else {
-		if err := n.certManagerVersion(ctx); err != nil {
+		installed, err := n.certManagerInstalled(ctx)
+		if err != nil || installed {
 			return err
 		}
 		n.report.Report(ctx, "installing-cert-manager", "installing cert-manager "+n.options.CertManager.Version+" and waiting until it issues certificates")
@@ -223,20 +224,23 @@ func (n *installation) certManager(ctx context.Context) error {
 	return nil
 }
 
-// certManagerVersion refuses to take one version of cert-manager for another,
-// which clusterctl does: to it any cert-manager that works is good.
-func (n *installation) certManagerVersion(ctx context.Context) error {
+// certManagerInstalled says whether the asked-for cert-manager works already.
+// clusterctl's own test for it takes any version, and installs again when an
+// earlier test's namespace is still on its way out. An error is another version.
+func (n *installation) certManagerInstalled(ctx context.Context) (bool, error) {
 	list := &appsv1.DeploymentList{}
-	if err := n.reader.List(ctx, list, client.InNamespace(certManagerNamespace)); err != nil {
-		return fmt.Errorf("looking for an installed cert-manager: %w", err)
+	selector := client.MatchingLabels{clusterctlv1.ClusterctlCoreLabel: clusterctlv1.ClusterctlCoreLabelCertManagerValue}
+	if err := n.reader.List(ctx, list, client.InNamespace(certManagerNamespace), selector); err != nil {
+		return false, fmt.Errorf("looking for an installed cert-manager: %w", err)
 	}
+	works := len(list.Items) > 0
 	for i := range list.Items {
-		found, ok := list.Items[i].Annotations[clusterctlv1.CertManagerVersionAnnotation]
-		if ok && found != n.options.CertManager.Version {
-			return fmt.Errorf("cert-manager %s is installed and %s is asked for: its version is not changed", found, n.options.CertManager.Version)
+		if found := list.Items[i].Annotations[clusterctlv1.CertManagerVersionAnnotation]; found != n.options.CertManager.Version {
+			return false, fmt.Errorf("cert-manager %s is installed and %s is asked for: its version is not changed", found, n.options.CertManager.Version)
 		}
+		works = works && unavailable(&list.Items[i]) == ""
 	}
-	return nil
+	return works && webhooksAnswer(ctx, n.reader, selector) == nil, nil
 }
 
 func (n *installation) install(ctx context.Context, s step) error {

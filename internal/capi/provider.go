@@ -68,9 +68,10 @@ func (p Provider) String() string { return p.Label() + " " + p.Version }
 
 // Source says where components come from.
 type Source struct {
-	// Repository is the URL of a folder laid out as clusterctl lays out a local
-	// repository, {label}/{version}/{file}: file:///srv/capi or an https
-	// mirror. Empty means the providers' own releases.
+	// Repository is the URL of a folder that holds the files of the releases as
+	// they are, laid out as clusterctl lays out a local repository,
+	// {label}/{version}/{file}: file:///srv/capi or an https mirror. Empty means
+	// the providers' own releases.
 	Repository string
 }
 
@@ -125,7 +126,7 @@ func componentsURL(ctx context.Context, p Provider, source Source) (*url.URL, er
 	switch {
 	case raw != "":
 	case source.Repository != "":
-		raw = strings.TrimSuffix(source.Repository, "/") + "/" + path.Join(p.Label(), p.Version, defaultComponentsFile)
+		raw = strings.TrimSuffix(source.Repository, "/") + "/" + path.Join(p.Label(), p.Version, componentsFile(ctx, p))
 	default:
 		known, err := knownURL(ctx, p)
 		if err != nil {
@@ -151,6 +152,21 @@ func componentsURL(ctx context.Context, p Provider, source Source) (*url.URL, er
 	*folder = p.Version
 	location.Path = strings.Join(parts, "/")
 	return location, nil
+}
+
+// componentsFile is the name under which p's releases hold their components:
+// the one that clusterctl knows, else the one that its contract asks for.
+func componentsFile(ctx context.Context, p Provider) string {
+	if known, err := knownURL(ctx, p); err == nil {
+		return path.Base(known)
+	}
+	switch p.Type {
+	case Core:
+		return "core-components.yaml"
+	case clusterctlv1.ProviderTypeUnknown:
+		return "cert-manager.yaml"
+	}
+	return strings.TrimSuffix(p.Label(), p.Name) + "components.yaml"
 }
 
 func knownURL(ctx context.Context, p Provider) (string, error) {

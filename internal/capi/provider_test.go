@@ -68,6 +68,22 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+func TestRepositoryFolderHoldsTheReleasesFiles(t *testing.T) {
+	for want, p := range map[string]Provider{
+		"cluster-api/v1.14.2/core-components.yaml":                        {Type: Core, Name: "cluster-api", Version: "v1.14.2"},
+		"control-plane-talos/v0.5.13/control-plane-components.yaml":       {Type: ControlPlane, Name: "talos", Version: "v0.5.13"},
+		"ipam-in-cluster/v1.1.0/ipam-components.yaml":                     {Type: IPAM, Name: "in-cluster", Version: "v1.1.0"},
+		"bootstrap-k3s/v0.3.0/bootstrap-components.yaml":                  {Type: Bootstrap, Name: "k3s", Version: "v0.3.0"},
+		"runtime-extension-mine/v1.0.0/runtime-extension-components.yaml": {Type: RuntimeExtension, Name: "mine", Version: "v1.0.0"},
+		"cert-manager/v1.21.0/cert-manager.yaml":                          CertManager{Version: "v1.21.0"}.provider(),
+	} {
+		got, err := componentsURL(t.Context(), p, Source{Repository: "file:///srv"})
+		if err != nil || got.String() != "file:///srv/"+want {
+			t.Errorf("got %v, %v, want %s", got, err, want)
+		}
+	}
+}
+
 func TestComponentsURLPinsTheVersion(t *testing.T) {
 	capmox := Provider{Type: Infrastructure, Name: "proxmox", Version: "v0.9.0"}
 	for name, test := range map[string]struct {
@@ -82,8 +98,8 @@ func TestComponentsURLPinsTheVersion(t *testing.T) {
 		},
 		"a folder": {
 			source: Source{Repository: "file:///srv/capi"},
-			want:   "file:///srv/capi/infrastructure-proxmox/v0.9.0/components.yaml",
-			asset:  "file:///srv/capi/infrastructure-proxmox/v0.9.0/components.yaml",
+			want:   "file:///srv/capi/infrastructure-proxmox/v0.9.0/infrastructure-components.yaml",
+			asset:  "file:///srv/capi/infrastructure-proxmox/v0.9.0/infrastructure-components.yaml",
 		},
 		"a URL of its own comes before the folder, and another version in it gives way": {
 			url:    "https://mirror.example/capmox/v0.8.0/infrastructure-components.yaml",

@@ -145,20 +145,25 @@ func waitingFor(pod *corev1.Pod) string {
 // from calling a webhook.
 func waitWebhooks(ctx context.Context, reader client.Client, what string, selector client.ListOption) error {
 	return kube.Wait(ctx, "the webhooks of "+what, func(ctx context.Context) (bool, string, error) {
-		if err := conversionsReady(ctx, reader, selector); err != nil {
-			return false, "", err
-		}
-		resources, err := admissionResources(ctx, reader, selector)
-		if err != nil {
-			return false, "", err
-		}
-		for _, resource := range resources {
-			if err := probe(ctx, reader, resource); err != nil {
-				return false, "", err
-			}
-		}
-		return true, "", nil
+		err := webhooksAnswer(ctx, reader, selector)
+		return err == nil, "", err
 	})
+}
+
+func webhooksAnswer(ctx context.Context, reader client.Client, selector client.ListOption) error {
+	if err := conversionsReady(ctx, reader, selector); err != nil {
+		return err
+	}
+	resources, err := admissionResources(ctx, reader, selector)
+	if err != nil {
+		return err
+	}
+	for _, resource := range resources {
+		if err := probe(ctx, reader, resource); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func conversionsReady(ctx context.Context, reader client.Client, selector client.ListOption) error {

@@ -26,10 +26,7 @@ import (
 )
 
 const (
-	// defaultComponentsFile is the file's name in a repository that the source
-	// names by its folder.
-	defaultComponentsFile = "components.yaml"
-	metadataFile          = "metadata.yaml"
+	metadataFile = "metadata.yaml"
 
 	// largestFile ends the reading of something that is no components file; the
 	// largest in use, Cluster API's own, has about 2 MB.

@@ -58,7 +58,7 @@ func writeRelease(t *testing.T, dir, label, version string) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{"components.yaml": fakeComponents, "metadata.yaml": fakeMetadata} {
+	for name, content := range map[string]string{"infrastructure-components.yaml": fakeComponents, "metadata.yaml": fakeMetadata} {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}

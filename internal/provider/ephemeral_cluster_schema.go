@@ -64,8 +64,8 @@ func (r *ephemeralClusterResource) Schema(ctx context.Context, _ resource.Schema
 			},
 			"repository": schema.StringAttribute{
 				Optional: true,
-				MarkdownDescription: "A mirror of the providers' releases and cert-manager's: the `file:///` or `https://` address of a folder laid out as " +
-					"`{label}/{version}/components.yaml` and `metadata.yaml`, with labels such as `infrastructure-proxmox`. Defaults to the projects' own releases.",
+				MarkdownDescription: "A mirror of the providers' releases and cert-manager's: the `file:///` or `https://` address of a folder that holds the files of " +
+					"the releases as they are, as `{label}/{version}/{file}`, with labels such as `infrastructure-proxmox` and `cert-manager`. Defaults to the projects' own releases.",
 				Validators: []validator.String{stringvalidator.RegexMatches(regexp.MustCompile(`^(file:///|https://)`), "must begin with file:/// or https://")},
 			},
 			"cert_manager": certManagerAttribute(),
