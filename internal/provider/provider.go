@@ -54,6 +54,7 @@ func (p *capiProvider) Resources(context.Context) []func() resource.Resource {
 	return []func() resource.Resource{
 		newProxmoxTemplateResource,
 		newServiceAccountResource,
+		newEphemeralClusterResource,
 		newManagementClusterResource,
 		newPivotResource,
 		newHelmReleaseResource,

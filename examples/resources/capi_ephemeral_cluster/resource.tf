@@ -1,0 +1,12 @@
+resource "capi_ephemeral_cluster" "bootstrap" {
+  name         = "ephemeral-cluster"
+  runtime      = "local"
+  cert_manager = { version = "v1.21.0" }
+  providers = {
+    core           = { "cluster-api" = { version = "v1.14.2" } }
+    infrastructure = { proxmox = { version = "v0.9.0", credentials = capi_service_account.capi.credentials } }
+    bootstrap      = { talos = { version = "v0.6.12" } }
+    control_plane  = { talos = { version = "v0.5.13" } }
+    ipam           = { "in-cluster" = { version = "v1.1.0" } }
+  }
+}
