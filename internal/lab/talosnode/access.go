@@ -11,7 +11,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -289,7 +288,7 @@ func (a *accountController) ensureService(ctx context.Context) error {
 	}
 	for _, m := range f.controlPlane(a.node) {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses:  []string{f.alias(m.address()).String()},
+			Addresses:  []string{f.apiAlias(m.address()).String()},
 			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
 		})
 	}
@@ -309,43 +308,4 @@ func ignoreExists(err error) error {
 		return nil
 	}
 	return err
-}
-
-// aliases are addresses of the benchmarking range (RFC 2544), which no network
-// routes: a lab may use them inside its clusters.
-var aliases = netip.MustParsePrefix("198.18.0.0/15")
-
-// alias is the address under which a node appears in EndpointSlices.
-func (f *fabric) alias(addr netip.Addr) netip.Addr {
-	if !addr.IsLoopback() {
-		return addr
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if a, ok := f.aliases[addr]; ok {
-		return a
-	}
-	last := aliases.Addr()
-	for _, a := range f.aliases {
-		if last.Less(a) {
-			last = a
-		}
-	}
-	f.aliases[addr] = last.Next()
-	return f.aliases[addr]
-}
-
-// translate turns an alias back into the node's address.
-func (f *fabric) translate(to netip.AddrPort) netip.AddrPort {
-	if !aliases.Contains(to.Addr()) {
-		return to
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for addr, a := range f.aliases {
-		if a == to.Addr() {
-			return netip.AddrPortFrom(addr, to.Port())
-		}
-	}
-	return to
 }

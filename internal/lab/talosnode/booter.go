@@ -38,6 +38,7 @@ import (
 var (
 	_ pvesim.Booter    = (*Booter)(nil)
 	_ pvesim.Destroyer = (*Booter)(nil)
+	_ pvesim.Ender     = (*guest)(nil)
 )
 
 // agentExtension is the system extension that answers the hypervisor's agent
@@ -71,7 +72,7 @@ func New(opts Options) *Booter { return &Booter{opts: opts, fabric: newFabric()}
 // Boot powers a machine on. It fails, with the reason on the machine's console,
 // when no valid machine configuration is there; then nothing answers.
 func (b *Booter) Boot(ctx context.Context, vm pvesim.VM) (pvesim.Guest, error) {
-	g := &guest{booter: b, vm: vm, dir: b.diskDir(vm.Disk)}
+	g := &guest{booter: b, vm: vm, dir: b.diskDir(vm.Disk), off: make(chan struct{})}
 	if err := os.MkdirAll(g.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the disk of VM %d: %w", vm.ID, err)
 	}
@@ -104,8 +105,12 @@ type guest struct {
 
 	mu   sync.Mutex
 	node *node // nil when off
+	off  chan struct{}
 	log  sync.Mutex
 }
+
+// Done is closed when the node powered itself off.
+func (g *guest) Done() <-chan struct{} { return g.off }
 
 // start boots the machine from its disk and its volume.
 func (g *guest) start(ctx context.Context) error {

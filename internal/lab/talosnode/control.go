@@ -43,42 +43,45 @@ type Plane interface {
 
 // KubeletSpec is a kubelet as the machine configuration asks for it.
 type KubeletSpec struct {
-	// Name is the Node's name, Address its InternalIP.
-	Name    string
-	Address netip.Addr
+	// Cluster identifies the node's cluster: nodes of one cluster share a network.
+	Cluster string
+	// Name is the Node's name, Address its InternalIP, PodAddress what its
+	// hostNetwork pods have in their network namespace.
+	Name                string
+	Address, PodAddress netip.Addr
 	// Version is the Kubernetes version that the Node reports.
 	Version string
-	// TalosVersion is shown as the Node's OS image.
-	TalosVersion string
+	// OSImage is the operating system that the Node reports.
+	OSImage string
 	// Root is the node's root file system: hostPath volumes lie below it, and the
 	// node is ready when its etc/cni/net.d has a configuration.
 	Root string
 	// Dir is for the kubelet's own files.
 	Dir string
-	// Kubelet is the identity system:node:<name>; Admin reads what a kubelet may
-	// not (EndpointSlices, for the pods' way to Services).
-	Kubelet, Admin *rest.Config
-	// Labels, Annotations and Taints are those that the Node registers with.
-	Labels, Annotations map[string]string
-	Taints              []corev1.Taint
+	// Client is the identity system:node:<name>.
+	Client *rest.Config
+	// Annotations and Taints are those that the Node registers with.
+	Annotations map[string]string
+	Taints      []corev1.Taint
 	// DialAPI opens a connection to an API server of the cluster, whichever
 	// answers: what KubePrism does on localhost.
 	DialAPI func(ctx context.Context) (net.Conn, error)
-	// KubePrismPort is the port on 127.0.0.1, in the node's own network, that
-	// leads to DialAPI; 0 means none.
+	// KubePrismPort is the port on 127.0.0.1, in the network of hostNetwork pods,
+	// that leads to DialAPI; 0 means none.
 	KubePrismPort int
 	// Translate maps an address that only exists inside the lab's cluster (the
 	// endpoints of Service default/talos) to the real one.
 	Translate func(netip.AddrPort) netip.AddrPort
-	// ServerCertificateBySigning has the kubelet ask the cluster for its serving
-	// certificate (rotate-server-certificates) instead of signing it itself.
-	ServerCertificateBySigning bool
-	// Egress is the path of the unix socket on which the kubelet serves the API
-	// server's connections to pods; empty on workers.
+	// ServingBySigning has the kubelet ask the cluster for its serving certificate
+	// (rotate-server-certificates) instead of signing it itself.
+	ServingBySigning bool
+	// Egress is the path of the unix socket on which the API server's connections
+	// to pods are served; empty on workers.
 	Egress string
-	// CIDRs of the cluster.
-	PodCIDR, ServiceCIDR netip.Prefix
-	DNSDomain            string
+	// PodCIDR is the cluster's range of pod addresses.
+	PodCIDR netip.Prefix
+	// Domain is the cluster's DNS domain.
+	Domain string
 	// Logf writes to the node's console.
 	Logf func(format string, args ...any)
 }

@@ -22,7 +22,8 @@ import (
 type fabric struct {
 	mu       sync.Mutex
 	clusters map[string]*clusterState
-	aliases  map[netip.Addr]netip.Addr
+	apis     aliasTable
+	pods     aliasTable
 }
 
 // clusterState is one cluster, known by id and secret as in Talos's discovery.
@@ -32,7 +33,7 @@ type clusterState struct {
 }
 
 func newFabric() *fabric {
-	return &fabric{clusters: map[string]*clusterState{}, aliases: map[netip.Addr]netip.Addr{}}
+	return &fabric{clusters: map[string]*clusterState{}, apis: aliasTable{}, pods: aliasTable{}}
 }
 
 // clusterKey identifies a cluster. Configurations without an id (generated for

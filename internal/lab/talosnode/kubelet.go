@@ -46,7 +46,7 @@ func (n *node) runKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	spec, err := n.kubeletSpec(identity, admin)
+	spec, err := n.kubeletSpec(identity)
 	if err != nil {
 		return err
 	}
@@ -88,29 +88,22 @@ func (n *node) awaitIdentity(ctx context.Context) (*rest.Config, error) {
 }
 
 // kubeletSpec reads the machine configuration.
-func (n *node) kubeletSpec(identity, admin *rest.Config) (KubeletSpec, error) {
+func (n *node) kubeletSpec(identity *rest.Config) (KubeletSpec, error) {
 	m, c := n.cfg.Machine(), n.cfg.Cluster()
 	pods, err := firstPrefix(c.Network().PodCIDRs())
 	if err != nil {
 		return KubeletSpec{}, err
 	}
-	services, err := firstPrefix(c.Network().ServiceCIDRs())
-	if err != nil {
-		return KubeletSpec{}, err
-	}
-	name := shortHostname(n.hostname)
-	if m.Kubelet().RegisterWithFQDN() {
-		name = strings.ToLower(n.hostname)
-	}
+	name := n.nodeName()
 	spec := KubeletSpec{
-		Name: name, Address: n.address(), Version: imageVersion(m.Kubelet().Image()), TalosVersion: n.talosVersion(),
-		Root: n.root(), Dir: n.path("kubelet"), Kubelet: identity, Admin: admin,
-		Labels:      map[string]string{corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64"},
+		Cluster: clusterKey(n), Name: name, Address: n.address(), PodAddress: n.booter.fabric.podAlias(n.address()),
+		Version: imageVersion(m.Kubelet().Image()), OSImage: "Talos (" + n.talosVersion() + ")",
+		Root: n.root(), Dir: n.path("kubelet"), Client: identity,
 		Annotations: map[string]string{},
 		Taints:      n.taints(),
 		DialAPI:     n.dialAPI, Translate: n.booter.fabric.translate,
-		ServerCertificateBySigning: lastValue(m.Kubelet().ExtraArgs()["rotate-server-certificates"]) == "true",
-		PodCIDR:                    pods, ServiceCIDR: services, DNSDomain: c.Network().DNSDomain(), Logf: n.logf,
+		ServingBySigning: lastValue(m.Kubelet().ExtraArgs()["rotate-server-certificates"]) == "true",
+		PodCIDR:          pods, Domain: c.Network().DNSDomain(), Logf: n.logf,
 	}
 	if n.isControlPlane() {
 		spec.Egress = n.egressSocket()
@@ -129,6 +122,14 @@ func (n *node) kubeletSpec(identity, admin *rest.Config) (KubeletSpec, error) {
 		return KubeletSpec{}, fmt.Errorf("make the kubelet's folder: %w", err)
 	}
 	return spec, nil
+}
+
+// nodeName is the name of the Node object.
+func (n *node) nodeName() string {
+	if n.cfg.Machine().Kubelet().RegisterWithFQDN() {
+		return strings.ToLower(n.hostname)
+	}
+	return shortHostname(n.hostname)
 }
 
 // externalCloudProvider says whether the kubelet runs with
@@ -162,10 +163,7 @@ func (n *node) applyToNode(ctx context.Context, admin *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("make Talos's client of the cluster: %w", err)
 	}
-	name := shortHostname(n.hostname)
-	if n.cfg.Machine().Kubelet().RegisterWithFQDN() {
-		name = strings.ToLower(n.hostname)
-	}
+	name := n.nodeName()
 	err = poll(ctx, 500*time.Millisecond, func(ctx context.Context) (bool, error) {
 		err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 			obj, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})

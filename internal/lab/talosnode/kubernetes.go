@@ -116,7 +116,7 @@ func (n *node) kubeletConfig(ctx context.Context) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the kubelet's bootstrap client: %w", err)
 	}
-	name := "system:node:" + shortHostname(n.hostname)
+	name := "system:node:" + n.nodeName()
 	crt, key, err := requestCertificate(ctx, client, stdx509.CertificateRequest{
 		Subject: pkix.Name{CommonName: name, Organization: []string{"system:nodes"}},
 	}, certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.UsageClientAuth)

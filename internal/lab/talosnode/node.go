@@ -382,13 +382,16 @@ func (n *node) restart(sequence string, between func() error) {
 		return
 	}
 	if err := n.guest.start(context.WithoutCancel(n.ctx)); err != nil {
-		n.logf("boot stopped: %v", err)
+		n.logf("boot stopped: %v", err) // as after power on: nothing answers
 	}
 }
 
-// powerOff is a shutdown from inside. The hypervisor is not told: its interface
-// has no way yet, so it shows the machine as running, without an agent.
-func (n *node) powerOff(sequence string, between func() error) { n.halt(sequence, between) }
+// powerOff is a shutdown from inside.
+func (n *node) powerOff(sequence string, between func() error) {
+	if n.halt(sequence, between) {
+		close(n.guest.off)
+	}
+}
 
 // halt stops this node if it is still the machine's.
 func (n *node) halt(sequence string, between func() error) bool {

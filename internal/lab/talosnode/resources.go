@@ -142,7 +142,7 @@ func (r *resources) describe(ctx context.Context, n *node) error {
 	identity := cluster.NewIdentity(cluster.NamespaceName, cluster.LocalIdentity)
 	*identity.TypedSpec() = cluster.IdentitySpec{NodeID: n.identity}
 	nodename := k8s.NewNodename(k8s.NamespaceName, k8s.NodenameID)
-	*nodename.TypedSpec() = k8s.NodenameSpec{Nodename: shortHostname(n.hostname)}
+	*nodename.TypedSpec() = k8s.NodenameSpec{Nodename: n.nodeName()}
 	nodeIP := k8s.NewNodeIP(k8s.NamespaceName, k8s.KubeletID)
 	nodeIP.TypedSpec().Addresses = []netip.Addr{n.address()}
 	all := []resource.Resource{md, host, version, kind, ready, clock, identity, nodename, nodeIP, config.NewMachineConfig(n.cfg)}

@@ -23,6 +23,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -293,6 +294,12 @@ func (n *Node) removeLeftovers() {
 			_ = os.RemoveAll(n.path("pods", entry.Name()))
 		}
 	}
+}
+
+// Listen listens inside the network of the hostNetwork pods, whose 127.0.0.1 is
+// theirs alone. The listener ends with the node.
+func (n *Node) Listen(ctx context.Context, network, address string) (net.Listener, error) {
+	return n.self.Listen(ctx, network, address)
 }
 
 // Stop ends the pods as their grace periods allow, or at once when ctx ends, and
