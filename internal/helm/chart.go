@@ -225,7 +225,7 @@ func (c Chart) fromRepository(ctx context.Context) (*helmchart.Chart, error) {
 	index.SortEntries()
 	found, err := index.Get(c.Ref, c.Version)
 	if err != nil {
-		return nil, fmt.Errorf("looking it up in the repository's index: %w", err)
+		return nil, fmt.Errorf("looking up %s in the repository's index: %w", c.Ref, err)
 	}
 	if len(found.URLs) == 0 {
 		return nil, errors.New("the repository's index has no URL for it")

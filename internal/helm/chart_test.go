@@ -1,0 +1,187 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package helm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+	helmregistry "helm.sh/helm/v3/pkg/registry"
+)
+
+// repositoryServer is a chart repository with the given versions of the chart
+// probe, behind a password.
+func repositoryServer(t *testing.T, versions ...string) *httptest.Server {
+	t.Helper()
+	mux := http.NewServeMux()
+	index := "apiVersion: v1\nentries:\n  probe:\n"
+	for _, version := range versions {
+		index += fmt.Sprintf("    - {apiVersion: v2, name: probe, version: %s, urls: [charts/probe-%s.tgz]}\n", version, version)
+		archive := newTestChart(version).archive(t)
+		mux.HandleFunc("/stable/charts/probe-"+version+".tgz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(archive) })
+	}
+	mux.HandleFunc("/stable/index.yaml", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(index)) })
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "reader" || password != "sesame" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return server
+}
+
+// registryServer is an OCI registry with the given versions of charts/probe.
+func registryServer(t *testing.T, versions ...string) (host string) {
+	t.Helper()
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	host = strings.TrimPrefix(server.URL, "http://")
+	client, err := helmregistry.NewClient(helmregistry.ClientOptPlainHTTP())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range versions {
+		if _, err := client.Push(newTestChart(version).archive(t), host+"/charts/probe:"+version); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return host
+}
+
+func TestChartsAreFoundWhereverTheyAre(t *testing.T) {
+	repository := repositoryServer(t, "1.0.0", "1.2.0", "2.0.0", "3.0.0-rc.1").URL + "/stable"
+	oci := "oci://" + registryServer(t, "1.0.0", "1.2.0", "2.0.0", "3.0.0-rc.1") + "/charts/probe"
+	file := newTestChart("1.2.0").file(t)
+	login := func(c Chart) Chart { c.Username, c.Password = "reader", "sesame"; return c }
+	for name, test := range map[string]struct {
+		chart   Chart
+		version string
+		wrong   string
+	}{
+		"an exact version of a repository":         {login(Chart{Ref: "probe", Repository: repository, Version: "1.0.0"}), "1.0.0", ""},
+		"the newest release of a repository":       {login(Chart{Ref: "probe", Repository: repository + "/"}), "2.0.0", ""},
+		"a constraint in a repository":             {login(Chart{Ref: "probe", Repository: repository, Version: "~1"}), "1.2.0", ""},
+		"a chart that a repository lacks":          {login(Chart{Ref: "other", Repository: repository}), "", "other"},
+		"a version that a repository lacks":        {login(Chart{Ref: "probe", Repository: repository, Version: "9.9.9"}), "", "9.9.9"},
+		"a repository without the password":        {Chart{Ref: "probe", Repository: repository}, "", "401"},
+		"a repository that is none":                {login(Chart{Ref: "probe", Repository: repository + "/charts"}), "", "404"},
+		"an exact version of a registry":           {Chart{Ref: oci, Version: "1.0.0"}, "1.0.0", ""},
+		"the newest release of a registry":         {Chart{Ref: oci}, "2.0.0", ""},
+		"a constraint in a registry":               {Chart{Ref: oci, Version: "^1.0"}, "1.2.0", ""},
+		"a version that a registry lacks":          {Chart{Ref: oci, Version: "9.9.9"}, "", "9.9.9"},
+		"a constraint that nothing in it fits":     {Chart{Ref: oci, Version: ">4"}, "", "4 versions"},
+		"a registry's chart that is not there":     {Chart{Ref: oci + "s", Version: "1.0.0"}, "", "pulling"},
+		"a registry without a path":                {Chart{Ref: "oci://127.0.0.1:1"}, "", "no path"},
+		"a URL of an archive":                      {login(Chart{Ref: repository + "/charts/probe-1.2.0.tgz"}), "1.2.0", ""},
+		"an archive on disk":                       {Chart{Ref: file}, "1.2.0", ""},
+		"an archive on disk with its version":      {Chart{Ref: file, Version: "v1.2.0"}, "1.2.0", ""},
+		"an archive on disk of another version":    {Chart{Ref: file, Version: "1.0.0"}, "", "1.2.0, not 1.0.0"},
+		"an archive on disk outside a constraint":  {Chart{Ref: file, Version: ">=2"}, "", "1.2.0, not"},
+		"an archive that is not there":             {Chart{Ref: file + ".missing"}, "", "no chart archive or folder"},
+		"a library chart":                          {Chart{Ref: newTestChart("1.0.0").with("Chart.yaml", "apiVersion: v2\nname: probe\nversion: 1.0.0\ntype: library\n").file(t)}, "", "library"},
+		"a chart whose dependencies are not in it": {Chart{Ref: newTestChart("1.0.0").with("Chart.yaml", "apiVersion: v2\nname: probe\nversion: 1.0.0\ndependencies: [{name: base, version: 1.0.0, repository: https://charts.example}]\n").file(t)}, "", "base"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			chart, err := test.chart.load(t.Context())
+			if test.wrong != "" {
+				if err == nil || !strings.Contains(err.Error(), test.wrong) || strings.Contains(err.Error(), "sesame") {
+					t.Errorf("got the error %v, want one with %q and no password", err, test.wrong)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if chart.Metadata.Version != test.version {
+				t.Errorf("got version %s, want %s", chart.Metadata.Version, test.version)
+			}
+		})
+	}
+}
+
+func TestCredentialsStayWithTheirHost(t *testing.T) {
+	chart := Chart{Ref: "probe", Repository: "https://charts.example/stable", Username: "u", Password: "p"}
+	for target, want := range map[string]bool{
+		"https://charts.example/stable/probe.tgz":     true,
+		"http://charts.example/stable/probe.tgz":      false,
+		"https://charts.example:8443/probe.tgz":       false,
+		"https://charts.example.evil/probe.tgz":       false,
+		"https://downloads.example/probe-1.0.0.tgz":   false,
+		"https://u:p@charts.example/stable/probe.tgz": true,
+	} {
+		request, err := http.NewRequest(http.MethodGet, target, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := chart.trusts(request.URL); got != want {
+			t.Errorf("%s gets credentials: %v, want %v", target, got, want)
+		}
+	}
+}
+
+func TestADownloadEndsWithItsContext(t *testing.T) {
+	reached := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case reached <- struct{}{}:
+		case <-r.Context().Done():
+		}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	for name, chart := range map[string]Chart{
+		"repository": {Ref: "probe", Repository: server.URL},
+		"registry":   {Ref: "oci://" + strings.TrimPrefix(server.URL, "http://") + "/charts/probe", Version: "1.0.0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { <-reached; cancel() }()
+			if _, err := chart.load(ctx); !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestWhatAChartMayBeCalled(t *testing.T) {
+	for name, test := range map[string]struct {
+		chart Chart
+		right bool
+	}{
+		"a registry's chart":               {Chart{Ref: "oci://quay.io/cilium/charts/cilium"}, true},
+		"a repository's chart":             {Chart{Ref: "cilium", Repository: "https://helm.cilium.io"}, true},
+		"a path":                           {Chart{Ref: "./charts/cilium"}, true},
+		"a URL":                            {Chart{Ref: "https://charts.example/cilium.tgz"}, true},
+		"nothing":                          {Chart{}, false},
+		"a registry's chart in a repo":     {Chart{Ref: "oci://quay.io/cilium", Repository: "https://helm.cilium.io"}, false},
+		"a registry as a repository":       {Chart{Ref: "cilium", Repository: "oci://quay.io/cilium/charts"}, false},
+		"a repository without a scheme":    {Chart{Ref: "cilium", Repository: "helm.cilium.io"}, false},
+		"a chart of some other scheme":     {Chart{Ref: "ftp://charts.example/cilium.tgz"}, false},
+		"a URL of a chart in a repository": {Chart{Ref: "https://charts.example/cilium.tgz", Repository: "https://helm.cilium.io"}, false},
+	} {
+		if err := test.chart.Check(); (err == nil) != test.right {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for version, right := range map[string]bool{"1.2.3": true, "v1.2.3": true, "~1.2": true, ">=1 <2": true, "*": true, "latest": false, "1.2.3.4": false} {
+		if err := CheckVersion(version); (err == nil) != right {
+			t.Errorf("version %s: %v", version, err)
+		}
+	}
+	for releaseName, right := range map[string]bool{"cilium": true, "a.b-c": true, "": false, "Cilium": false, "a_b": false, strings.Repeat("a", 54): false} {
+		if err := CheckName(releaseName); (err == nil) != right {
+			t.Errorf("name %q: %v", releaseName, err)
+		}
+	}
+}
