@@ -119,6 +119,31 @@ func TestReleases(t *testing.T) {
 			test(t, &fixture{connected, "n-" + uuid.NewString()[:8]})
 		})
 	}
+	for name, documents := range map[string][]string{
+		"cilium":               {"kubeProxyReplacement: true\noperator: {replicas: 1}"},
+		"cert-manager":         {"crds: {enabled: true}", "startupapicheck: {enabled: false}"},
+		"cluster-api-operator": nil,
+	} {
+		t.Run("the chart "+name+" is installed and removed", func(t *testing.T) {
+			testRealChart(t, &fixture{connected, "n-" + uuid.NewString()[:8]}, running.Artifacts.Charts[name], documents)
+		})
+	}
+}
+
+// testRealChart does not wait: the control plane has no nodes.
+func testRealChart(t *testing.T, f *fixture, archive string, documents []string) {
+	spec := f.spec(t, newTestChart("1.0.0"), documents...)
+	spec.Chart.Ref = archive
+	got := f.ensure(t, spec)
+	if !got.Deployed() || !strings.Contains(archive, got.Chart+"-"+got.Version) {
+		t.Errorf("installed %+v from %s", got, archive)
+	}
+	if again := f.ensure(t, spec); again.Revision != 1 {
+		t.Errorf("the same again made revision %d", again.Revision)
+	}
+	if err := Remove(t.Context(), f.Client, f.namespace, "probe", spec.Owner, nil); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func testLifeCycle(t *testing.T, f *fixture) {

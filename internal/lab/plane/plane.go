@@ -10,12 +10,14 @@ import (
 	"context"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"k8s.io/client-go/rest"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local/controlplane"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local/oci"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/artifacts"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 )
@@ -50,7 +52,7 @@ func Start(t testing.TB) *Plane {
 
 func start(ctx context.Context, t testing.TB, set *artifacts.Set, report progress.Reporter) *Plane {
 	t.Helper()
-	binaries, err := controlplane.ImagesOf(KubernetesVersion).Binaries(ctx, programs{layout: set.ImageLayout}.unpack)
+	binaries, err := programs(ctx, set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,4 +79,20 @@ func start(ctx context.Context, t testing.TB, set *artifacts.Set, report progres
 	}
 	config.QPS, config.Burst = 200, 400
 	return &Plane{Config: config, Kubeconfig: running.Kubeconfig(), Artifacts: set}
+}
+
+// programs unpacks the control plane's images into the lab's cache.
+func programs(ctx context.Context, set *artifacts.Set) (controlplane.Binaries, error) {
+	cache, err := artifacts.CacheDir()
+	if err != nil {
+		return controlplane.Binaries{}, err
+	}
+	store := oci.NewStore(filepath.Join(cache, "roots"), oci.Layout{Path: set.ImageLayout})
+	return controlplane.ImagesOf(KubernetesVersion).Binaries(ctx, func(ctx context.Context, ref string) (string, error) {
+		image, err := store.Unpack(ctx, ref)
+		if err != nil {
+			return "", err
+		}
+		return image.Root, nil
+	})
 }
