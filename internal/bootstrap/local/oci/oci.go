@@ -3,6 +3,10 @@
 
 // Package oci finds container images and unpacks them into directories that
 // many containers share as their read-only root file systems.
+//
+// Images come from OCI layouts, from archives of docker and OCI tools, and from
+// registries. They are unpacked as an ordinary user: owners, devices, extended
+// attributes and set-user-id bits are left out.
 package oci
 
 import (
@@ -25,7 +29,8 @@ type Source interface {
 type Image struct {
 	// Ref is the reference it was asked for by.
 	Ref string
-	// Digest is the manifest's digest ("sha256:...").
+	// Digest is the manifest's digest ("sha256:..."). A docker archive has no
+	// manifest: there it is the configuration's, the image's id.
 	Digest string
 	// Root is the directory of its root file system. Nobody writes to it.
 	Root string

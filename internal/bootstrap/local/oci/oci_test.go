@@ -53,7 +53,8 @@ func file(name, content string) tar.Header {
 	return tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755, Uname: content}
 }
 
-func writeLayout(t *testing.T, named string, layers ...v1.Layer) string {
+// imageWith is an image for this platform.
+func imageWith(t *testing.T, layers ...v1.Layer) v1.Image {
 	t.Helper()
 	image, err := mutate.AppendLayers(empty.Image, layers...)
 	if err != nil {
@@ -63,6 +64,12 @@ func writeLayout(t *testing.T, named string, layers ...v1.Layer) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return image
+}
+
+func writeLayout(t *testing.T, named string, layers ...v1.Layer) string {
+	t.Helper()
+	image := imageWith(t, layers...)
 	dir := t.TempDir()
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {

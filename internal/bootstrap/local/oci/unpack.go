@@ -18,13 +18,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	securejoin "github.com/cyphar/filepath-securejoin"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
-
-func pathOpener(path string) tarball.Opener {
-	return func() (io.ReadCloser, error) { return os.Open(path) }
-}
 
 // unpack writes the image's file system into dir, as the ordinary user that runs
 // this: owners are not kept, devices are left out, and every folder stays
@@ -60,20 +56,9 @@ func unpack(ctx context.Context, image v1.Image, dir string) error {
 }
 
 // diffIDs answers the digests of the layers' content that the configuration
-// names, after a check of the configuration against the manifest's digest of it. The
-// library's own answer for a layer on disk is computed from what is there.
+// names. The library's own answer for a layer on disk is computed from what is
+// there. The sources check the configuration and what leads to it.
 func diffIDs(image v1.Image) ([]v1.Hash, error) {
-	manifest, err := image.Manifest()
-	if err != nil {
-		return nil, fmt.Errorf("reading the manifest: %w", err)
-	}
-	raw, err := image.RawConfigFile()
-	if err != nil {
-		return nil, fmt.Errorf("reading the configuration: %w", err)
-	}
-	if sum := sha256.Sum256(raw); hex.EncodeToString(sum[:]) != manifest.Config.Digest.Hex {
-		return nil, fmt.Errorf("the configuration is not what its digest %s says: the source is damaged", manifest.Config.Digest)
-	}
 	config, err := image.ConfigFile()
 	if err != nil {
 		return nil, fmt.Errorf("reading the configuration: %w", err)
@@ -119,7 +104,11 @@ const (
 func hide(root *os.Root, name string, written map[string]bool) error {
 	dir, base := path.Dir(name), path.Base(name)
 	if base != opaque {
-		return root.RemoveAll(path.Join(dir, strings.TrimPrefix(base, whiteout)))
+		hidden := path.Join(dir, strings.TrimPrefix(base, whiteout))
+		if written[hidden] {
+			return nil
+		}
+		return root.RemoveAll(hidden)
 	}
 	entries, err := fs.ReadDir(root.FS(), dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -133,9 +122,31 @@ func hide(root *os.Root, name string, written map[string]bool) error {
 	return err
 }
 
+// resolve follows the symbolic links in the folder part of a name as they are
+// meant, absolute ones from the image's own root: an [os.Root] would refuse
+// these, though every image of Debian has one at /var/run.
+func resolve(root *os.Root, name string) (string, error) {
+	name = path.Clean("/" + filepath.ToSlash(name))
+	if name == "/" {
+		return ".", nil
+	}
+	dir, err := securejoin.SecureJoin(root.Name(), filepath.FromSlash(path.Dir(name)))
+	if err != nil {
+		return "", err
+	}
+	inside, err := filepath.Rel(root.Name(), dir)
+	if err != nil {
+		return "", err
+	}
+	return path.Join(filepath.ToSlash(inside), path.Base(name)), nil
+}
+
 func writeEntry(root *os.Root, header *tar.Header, content io.Reader, written map[string]bool) error {
-	name := path.Clean("/" + header.Name)[1:]
-	if name == "" {
+	name, err := resolve(root, header.Name)
+	if err != nil {
+		return fmt.Errorf("finding the place of %s: %w", header.Name, err)
+	}
+	if name == "." {
 		return nil
 	}
 	if strings.HasPrefix(path.Base(name), whiteout) {
@@ -147,38 +158,46 @@ func writeEntry(root *os.Root, header *tar.Header, content io.Reader, written ma
 	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
 		return fmt.Errorf("making the folder of %s: %w", name, err)
 	}
-	mode := fs.FileMode(header.Mode) & fs.ModePerm
-	var err error
-	switch header.Typeflag {
-	case tar.TypeDir:
-		if err = root.MkdirAll(name, 0o755); err == nil {
-			err = root.Chmod(name, mode|0o700)
-		}
-	case tar.TypeReg:
-		err = writeFile(root, name, mode|0o400, content)
-	case tar.TypeSymlink:
-		err = replaced(root, name, func() error { return root.Symlink(header.Linkname, name) })
-	case tar.TypeLink:
-		err = replaced(root, name, func() error { return root.Link(path.Clean("/" + header.Linkname)[1:], name) })
-	}
-	if err != nil {
+	if err := place(root, name, header, content); err != nil {
 		return fmt.Errorf("writing %s: %w", name, err)
 	}
 	return nil
 }
 
-// replaced makes a link at name in place of what is there.
-func replaced(root *os.Root, name string, make func() error) error {
-	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+// place writes an entry in place of what is at its name; only a folder is kept
+// where one comes.
+func place(root *os.Root, name string, header *tar.Header, content io.Reader) error {
+	old, err := root.Lstat(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return make()
+	if err == nil && (header.Typeflag != tar.TypeDir || !old.IsDir()) {
+		if err := root.RemoveAll(name); err != nil {
+			return err
+		}
+	}
+	mode := fs.FileMode(header.Mode) & fs.ModePerm
+	switch header.Typeflag {
+	case tar.TypeDir:
+		if err := root.MkdirAll(name, 0o755); err != nil {
+			return err
+		}
+		return root.Chmod(name, mode|0o700)
+	case tar.TypeReg:
+		return writeFile(root, name, mode|0o400, content)
+	case tar.TypeSymlink:
+		return root.Symlink(header.Linkname, name)
+	case tar.TypeLink:
+		target, err := resolve(root, header.Linkname)
+		if err != nil {
+			return err
+		}
+		return root.Link(target, name)
+	}
+	return nil
 }
 
 func writeFile(root *os.Root, name string, mode fs.FileMode, content io.Reader) error {
-	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
 	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
