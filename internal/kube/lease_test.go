@@ -1,0 +1,98 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package kube_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/plane"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/ownership"
+)
+
+func TestALeaseOnARealAPIServer(t *testing.T) {
+	c := plane.Start(t).Client(t)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	quick := kube.Leases{Duration: 2 * time.Second, Renewal: 300 * time.Millisecond}
+	key := func(name string) client.ObjectKey {
+		return client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}
+	}
+
+	t.Run("is free again when it was released", func(t *testing.T) {
+		_, first, err := quick.Acquire(ctx, c, key("released"), "one", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := first.Release(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Get(ctx, key("released"), &coordinationv1.Lease{}); client.IgnoreNotFound(err) != nil || err == nil {
+			t.Errorf("the released lease is still there: %v", err)
+		}
+		_, second, err := quick.Acquire(ctx, c, key("released"), "two", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second.Abandon()
+	})
+	t.Run("of a living run is refused", func(t *testing.T) {
+		_, first, err := quick.Acquire(ctx, c, key("held"), "one", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer first.Abandon()
+		if _, _, err := quick.Acquire(ctx, c, key("held"), "two", nil); !errors.Is(err, ownership.ErrHeld) {
+			t.Errorf("error %v, want %v", err, ownership.ErrHeld)
+		}
+	})
+	t.Run("of a lost run is taken over when it ran out, and it says that it waits", func(t *testing.T) {
+		_, first, err := quick.Acquire(ctx, c, key("lost"), "one", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first.Abandon()
+		var said atomic.Int32
+		report := func(context.Context, string, string) { said.Add(1) }
+		_, second, err := quick.Acquire(ctx, c, key("lost"), "two", report)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second.Abandon()
+		if said.Load() == 0 {
+			t.Error("it waited without a word")
+		}
+	})
+	t.Run("that somebody takes away cancels its holder", func(t *testing.T) {
+		held, first, err := quick.Acquire(ctx, c, key("stolen"), "one", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer first.Abandon()
+		if err := c.Delete(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "stolen"}}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-held.Done():
+			if !errors.Is(context.Cause(held), kube.ErrLeaseLost) {
+				t.Errorf("cause %v", context.Cause(held))
+			}
+		case <-ctx.Done():
+			t.Error("the holder goes on")
+		}
+	})
+	t.Run("in a namespace that is not there is an error", func(t *testing.T) {
+		if _, _, err := quick.Acquire(ctx, c, client.ObjectKey{Namespace: "missing", Name: "a"}, "one", nil); err == nil {
+			t.Error("no error")
+		}
+	})
+}
