@@ -23,9 +23,8 @@ const serveVariable = "CAPI_TEST_SERVE_PROVIDER"
 
 func TestMain(m *testing.M) {
 	sandbox.ReexecMain()
-	proxmoxPoll = 20 * time.Millisecond
+	proxmoxPoll, proxmoxLease = 20*time.Millisecond, time.Millisecond
 	if file := os.Getenv(serveVariable); file != "" {
-		proxmoxLease = time.Millisecond
 		os.Exit(servePlugin(file))
 	}
 	os.Exit(m.Run())

@@ -38,6 +38,8 @@ type proxmoxLab struct {
 	writes int
 	at     int
 	struck func()
+	// refuse, when it answers a text, has the call refused with it.
+	refuse func(*http.Request) string
 }
 
 func newProxmoxLab(t *testing.T, change ...func(*pvesim.Options)) *proxmoxLab {
@@ -72,8 +74,15 @@ func (lab *proxmoxLab) middleware(next http.Handler) http.Handler {
 			lab.writes++
 			hit = lab.writes == lab.at
 		}
-		struck := lab.struck
+		struck, refuse := lab.struck, lab.refuse
 		lab.mu.Unlock()
+		if refuse != nil {
+			if text := refuse(r); text != "" {
+				w.WriteHeader(http.StatusInternalServerError)
+				_, _ = fmt.Fprintf(w, `{"data":null,"message":%q}`, text+"\n")
+				return
+			}
+		}
 		if !hit {
 			next.ServeHTTP(w, r)
 			return
@@ -92,6 +101,24 @@ func (lab *proxmoxLab) strike(at int, struck func()) int {
 	writes := lab.writes
 	lab.writes, lab.at, lab.struck = 0, at, struck
 	return writes
+}
+
+// refuseCalls has calls whose path ends in suffix refused until allowCalls.
+func (lab *proxmoxLab) refuseCalls(suffix string) {
+	lab.mu.Lock()
+	defer lab.mu.Unlock()
+	lab.refuse = func(r *http.Request) string {
+		if r.Method != http.MethodGet && strings.HasSuffix(r.URL.Path, suffix) {
+			return "the disk is on fire"
+		}
+		return ""
+	}
+}
+
+func (lab *proxmoxLab) allowCalls() {
+	lab.mu.Lock()
+	defer lab.mu.Unlock()
+	lab.refuse = nil
 }
 
 // provider is the provider block. A token's secret can be replaced, and so can
@@ -183,11 +210,20 @@ func newWorkspace(t *testing.T, configuration string) *workspace {
 		os.Mkdir(plugins, 0o700),
 		os.Symlink(self, filepath.Join(plugins, "terraform-provider-capi")),
 		os.WriteFile(filepath.Join(w.dir, "cli.tfrc"), fmt.Appendf(nil, "provider_installation {\n  dev_overrides {\n    %q = %q\n  }\n}\n", Address, plugins), 0o600),
-		os.WriteFile(filepath.Join(w.dir, "main.tf"), fmt.Appendf(nil, "terraform {\n  required_providers {\n    capi = { source = %q }\n  }\n}\n%s", Address, configuration), 0o600),
 	); err != nil {
 		t.Fatal(err)
 	}
+	w.configure(configuration)
 	return w
+}
+
+// configure replaces the configuration.
+func (w *workspace) configure(configuration string) {
+	w.t.Helper()
+	text := fmt.Appendf(nil, "terraform {\n  required_providers {\n    capi = { source = %q }\n  }\n}\n%s", Address, configuration)
+	if err := os.WriteFile(filepath.Join(w.dir, "main.tf"), text, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // run runs the CLI and answers what it printed.

@@ -219,7 +219,7 @@ func (m *proxmoxTemplateModel) settle() {
 
 // found takes over what identifies a template that was found.
 func (m *proxmoxTemplateModel) found(t proxmox.Template) {
-	if t.ImportStorage != "" {
+	if t.ImportStorage != "" && (m.ImportStorage.IsNull() || m.ImportStorage.IsUnknown()) {
 		m.ImportStorage = types.StringValue(t.ImportStorage)
 	}
 	if t.VMID == 0 {

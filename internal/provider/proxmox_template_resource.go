@@ -39,6 +39,9 @@ var proxmoxTemplateTimeouts = defaultTimeouts{
 	Create: 30 * time.Minute, Read: 2 * time.Minute, Update: 30 * time.Minute, Delete: 10 * time.Minute,
 }
 
+// phaseBegin is the phase of a template of which nothing is there yet.
+const phaseBegin = "begin"
+
 type proxmoxTemplateResource struct{ data *providerData }
 
 func newProxmoxTemplateResource() resource.Resource { return &proxmoxTemplateResource{} }
@@ -64,6 +67,13 @@ func (r *proxmoxTemplateResource) Configure(_ context.Context, req resource.Conf
 func (r *proxmoxTemplateResource) ValidateConfig(ctx context.Context, req resource.ValidateConfigRequest, resp *resource.ValidateConfigResponse) {
 	var object types.Object
 	resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root("talos"), &object)...)
+	var bridge types.String
+	var vlan types.Int64
+	resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root("bridge"), &bridge)...)
+	resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root("vlan_id"), &vlan)...)
+	if given(bridge) && bridge.ValueString() == "" && !vlan.IsNull() {
+		resp.Diagnostics.AddAttributeError(path.Root("vlan_id"), "Unable to use the VLAN", "There is no network device to tag: bridge is empty.")
+	}
 	source, known, diags := readTalos(ctx, object)
 	resp.Diagnostics.Append(diags...)
 	if diags.HasError() || !known {
@@ -143,9 +153,13 @@ func (r *proxmoxTemplateResource) Create(ctx context.Context, req resource.Creat
 	defer cancel()
 	plan.settle()
 	plan.Instance = types.StringValue(uuid.NewString())
-	client, template, cause := r.ensure(ctx, &plan, &resp.State, resp.Identity)
+	client, template, cause := r.ensure(ctx, &plan, &resp.State, resp.Identity, &resp.Diagnostics)
 	if cause != nil {
-		failure{verb: "create", thing: plan.title(), cause: cause, exists: plan.exists(), next: untaintAdvice(proxmoxTemplateType)}.addTo(&resp.Diagnostics)
+		f := failure{verb: "create", thing: plan.title(), cause: cause, exists: plan.exists(), next: "remove the cause and run apply again"}
+		if !resp.State.Raw.IsNull() {
+			f.next = untaintAdvice(proxmoxTemplateType)
+		}
+		f.addTo(&resp.Diagnostics)
 		return
 	}
 	keepLater(ctx, plan.title(), func(ctx context.Context) error {
@@ -158,7 +172,9 @@ func (r *proxmoxTemplateResource) Create(ctx context.Context, req resource.Creat
 }
 
 // ensure makes or finishes the template and writes the state at each stage.
-func (r *proxmoxTemplateResource) ensure(ctx context.Context, model *proxmoxTemplateModel, state *tfsdk.State, identity *tfsdk.ResourceIdentity) (*proxmox.Client, proxmox.Template, error) {
+func (r *proxmoxTemplateResource) ensure(ctx context.Context, model *proxmoxTemplateModel, state *tfsdk.State, identity *tfsdk.ResourceIdentity,
+	diags *diag.Diagnostics,
+) (*proxmox.Client, proxmox.Template, error) {
 	client, err := r.data.proxmoxClient(ctx)
 	if err != nil {
 		return nil, proxmox.Template{}, err
@@ -175,8 +191,15 @@ func (r *proxmoxTemplateResource) ensure(ctx context.Context, model *proxmoxTemp
 			tflog.Error(ctx, "the state was not written: "+diags[0].Detail())
 		}
 	}
-	model.Phase = types.StringValue("image")
-	template, err := client.EnsureTemplate(ctx, spec, model.Instance.ValueString(), reporter(&model.Phase), func(t proxmox.Template) {
+	model.Phase = types.StringValue(phaseBegin)
+	report := func(ctx context.Context, step, message string) {
+		if step == proxmox.PhaseLeftover {
+			diags.AddWarning("An unfinished template was found", sentence(message))
+			return
+		}
+		reporter(&model.Phase)(ctx, step, message)
+	}
+	template, err := client.EnsureTemplate(ctx, spec, model.Instance.ValueString(), report, func(t proxmox.Template) {
 		begun = true
 		model.found(t)
 		save()
@@ -212,7 +235,7 @@ func (m proxmoxTemplateModel) exists() string {
 	switch {
 	case m.VMID.ValueInt64() != 0 && !m.UUID.IsNull():
 		return fmt.Sprintf("VM %d on node %s, unfinished (phase %s)", m.VMID.ValueInt64(), m.NodeName.ValueString(), m.Phase.ValueString())
-	case !m.ImportStorage.IsNull():
+	case !m.ImportStorage.IsNull() && m.Phase.ValueString() != phaseBegin:
 		return fmt.Sprintf("at most the image file in storage %s on node %s", m.ImportStorage.ValueString(), m.NodeName.ValueString())
 	}
 	return ""
@@ -305,7 +328,7 @@ func (r *proxmoxTemplateResource) Update(ctx context.Context, req resource.Updat
 	plan.settle()
 	var err error
 	if state.Phase.ValueString() != phaseReady || state.VMID.IsNull() {
-		_, _, err = r.ensure(ctx, &plan, &resp.State, resp.Identity)
+		_, _, err = r.ensure(ctx, &plan, &resp.State, resp.Identity, &resp.Diagnostics)
 	}
 	if err == nil {
 		err = r.change(ctx, &plan, &resp.State, resp.Identity)

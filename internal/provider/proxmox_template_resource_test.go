@@ -229,6 +229,92 @@ func TestTemplateErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
+// A Create that fails half-way taints. Whatever is done then ends well.
+func TestTemplateThatFailedHalfWay(t *testing.T) {
+	tests := []struct {
+		name string
+		then func(*testing.T, *proxmoxLab, *workspace)
+	}{
+		{"apply takes the VM over", func(t *testing.T, lab *proxmoxLab, w *workspace) {
+			before := lab.sim.Summary().VMs[0].UUID
+			w.must("apply", "-auto-approve", "-input=false")
+			if after := lab.sim.Summary().VMs; len(after) != 1 || after[0].UUID != before || !after[0].Template {
+				t.Errorf("the VMs are %+v, want the one with UUID %s", after, before)
+			}
+		}},
+		{"untaint and apply finish it in place", func(t *testing.T, lab *proxmoxLab, w *workspace) {
+			w.must("untaint", "capi_proxmox_template.talos")
+			if out := w.must("apply", "-auto-approve", "-input=false"); !strings.Contains(out, "0 added, 1 changed, 0 destroyed") {
+				t.Errorf("the apply says:\n%s", out)
+			}
+			if vms := lab.sim.Summary().VMs; len(vms) != 1 || !vms[0].Template {
+				t.Errorf("the VMs are %+v", vms)
+			}
+		}},
+		{"another name finds it and says so", func(t *testing.T, lab *proxmoxLab, w *workspace) {
+			w.configure(lab.provider() + lab.template("v1.13.7", "disk_size = 10", `name = "other"`))
+			out := w.must("apply", "-auto-approve", "-input=false")
+			if !strings.Contains(out, "An unfinished template was found") || !strings.Contains(out, "qm destroy 100") {
+				t.Errorf("the apply says:\n%s", out)
+			}
+			lab.raw(http.MethodDelete, "/nodes/pve1/qemu/100", nil)
+			for _, file := range lab.sim.Summary().Files {
+				if strings.Contains(file, ":import/") {
+					lab.raw(http.MethodDelete, "/nodes/pve1/storage/local/content/"+file, nil)
+				}
+			}
+		}},
+		{"destroy removes all of it", func(*testing.T, *proxmoxLab, *workspace) {}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			lab := newProxmoxLab(t)
+			w := newWorkspace(t, lab.provider()+lab.template("v1.13.7", "disk_size = 10"))
+			lab.refuseCalls("/qemu/100/template")
+			out, err := w.run("apply", "-auto-approve", "-input=false", "-no-color")
+			text := strings.Join(strings.Fields(strings.ReplaceAll(out, "│", " ")), " ")
+			if err == nil {
+				t.Fatalf("the apply succeeds:\n%s", out)
+			}
+			for _, want := range []string{"Unable to create the template", "the disk is on fire", "VM 100 on node pve1, unfinished (phase convert)", "terraform untaint"} {
+				if !strings.Contains(text, want) {
+					t.Errorf("the error has no %q:\n%s", want, out)
+				}
+			}
+			lab.allowCalls()
+			tt.then(t, lab, w)
+			w.must("destroy", "-auto-approve", "-input=false")
+			if err := lab.empty(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Three templates in one apply ask for a free id at the same time.
+func TestSeveralTemplatesAtOnce(t *testing.T) {
+	cliPath(t)
+	lab := newProxmoxLab(t, func(o *pvesim.Options) { o.Timing = pvesim.RealTiming().Scale(0.05) })
+	many := strings.Replace(lab.template("v1.13.7", `name = "t${count.index}"`), "node_name", "count = 3\n  node_name", 1)
+	resource.UnitTest(t, resource.TestCase{
+		ProtoV6ProviderFactories: testProviders(),
+		CheckDestroy:             func(*terraform.State) error { return lab.empty() },
+		Steps: []resource.TestStep{{
+			Config: lab.provider() + many,
+			Check: func(*terraform.State) error {
+				names := map[string]bool{}
+				for _, vm := range lab.sim.Summary().VMs {
+					names[vm.Name] = vm.Template
+				}
+				if len(names) != 3 || !names["t0"] || !names["t1"] || !names["t2"] {
+					return fmt.Errorf("the VMs are %+v", lab.sim.Summary().VMs)
+				}
+				return nil
+			},
+		}},
+	})
+}
+
 func TestTemplateWhoseProviderIsKilledIsFinished(t *testing.T) {
 	killedAtEachWrite(t,
 		func(lab *proxmoxLab) string { return lab.provider() + lab.template("v1.13.7", "disk_size = 10") },

@@ -120,7 +120,12 @@ func (r *serviceAccountResource) Create(ctx context.Context, req resource.Create
 	plan.ID = types.StringValue(plan.spec().TokenID())
 	client, err := r.ensure(ctx, &plan, serviceAccountModel{}, proxmox.Holder{Instance: plan.Instance.ValueString()}, &resp.State, resp.Identity)
 	if err != nil {
-		failure{verb: "create", thing: plan.title(), cause: err, next: untaintAdvice(serviceAccountType)}.addTo(&resp.Diagnostics)
+		f := failure{verb: "create", thing: plan.title(), cause: err, next: "remove the cause and run apply again"}
+		if !plan.Phase.IsNull() {
+			f.exists = "the account as far as it was made (phase " + plan.Phase.ValueString() + ")"
+			f.next = untaintAdvice(serviceAccountType)
+		}
+		f.addTo(&resp.Diagnostics)
 		return
 	}
 	spec, instance := plan.spec(), plan.Instance.ValueString()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strings"
 )
 
 // Permissions that a service account may be given.
@@ -127,10 +126,4 @@ func (a Account) Kept() bool { return a.userMark.State != stateMade && a.tokenMa
 // others are the user's tokens beside the account's own.
 func (a Account) others() []string {
 	return slices.DeleteFunc(slices.Clone(a.tokens), func(name string) bool { return name == a.TokenName })
-}
-
-func splitList(text string) []string {
-	list := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == ';' })
-	slices.Sort(list)
-	return list
 }

@@ -32,6 +32,10 @@ func (b *build) report(ctx context.Context, phase, format string, args ...any) {
 	b.reporter.Report(ctx, phase, fmt.Sprintf(format, args...))
 }
 
+// PhaseLeftover is the phase under which a run tells of unfinished templates of
+// other configurations, which it leaves alone.
+const PhaseLeftover = "leftover"
+
 // EnsureTemplate makes the template, or finishes one that an earlier run began:
 // each step looks first at what is there. instance is the caller's UUID that
 // marks the template as its own. begun is called right before the first side
@@ -133,7 +137,7 @@ func (b *build) find(ctx context.Context) (Template, bool, error) {
 	}
 	for _, t := range candidates {
 		if t.mark.State == stateBuilding && t.mark.Key != b.spec.key() {
-			b.report(ctx, "leftover", "VM %d (%s) on node %s is an unfinished template of another configuration; where nobody works on it, remove it: qm destroy %d",
+			b.report(ctx, PhaseLeftover, "VM %d (%s) on node %s is an unfinished template of another configuration; where nobody works on it, remove it: qm destroy %d",
 				t.VMID, t.Name, t.Node, t.VMID)
 		}
 	}

@@ -41,9 +41,9 @@ func (c *Client) UpdateTemplate(ctx context.Context, t Template, settings Templa
 	body := params{}
 	var dropped []string
 	for name, value := range want {
-		switch {
-		case value == have[name]:
-		case value == "":
+		switch value {
+		case have[name]:
+		case "":
 			dropped = append(dropped, name)
 		default:
 			body[name] = value
