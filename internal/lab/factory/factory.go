@@ -34,6 +34,8 @@ type Options struct {
 	Versions []string
 	// Extensions are the names of the official extensions of every version.
 	Extensions []string
+	// Dir keeps the schematics over restarts. Empty keeps them in memory.
+	Dir string
 	// Redirect sends GET of an image to another path, as the public instance
 	// does to its object storage. HEAD is never redirected.
 	Redirect bool
@@ -74,12 +76,16 @@ func Start(ctx context.Context, opts Options) (*Factory, error) {
 	if opts.Extensions == nil {
 		opts.Extensions = DefaultExtensions()
 	}
+	schematics, err := loadSchematics(opts.Dir)
+	if err != nil {
+		return nil, err
+	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", opts.Address)
 	if err != nil {
 		return nil, fmt.Errorf("serving the Image Factory: %w", err)
 	}
-	f := &Factory{opts: opts, listener: l, schematics: map[string][]byte{}}
+	f := &Factory{opts: opts, listener: l, schematics: schematics}
 	f.server = &http.Server{Handler: f.handler(), ReadHeaderTimeout: 30 * time.Second, ErrorLog: log.New(io.Discard, "", 0)}
 	go func() { _ = f.server.Serve(l) }()
 	return f, nil
@@ -131,9 +137,10 @@ func (f *Factory) createSchematic(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	f.mu.Lock()
-	f.schematics[id] = text
-	f.mu.Unlock()
+	if err := f.keep(id, text); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
 	answer(w, http.StatusCreated, map[string]string{"id": id, "schematic": string(text)})
 }
 
@@ -227,8 +234,7 @@ func (f *Factory) image(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	text, ok := f.schematic(r.PathValue("schematic"))
-	if !ok {
+	if _, ok := f.schematic(r.PathValue("schematic")); !ok {
 		http.Error(w, "schematic ID not found", http.StatusNotFound)
 		return
 	}
@@ -242,7 +248,7 @@ func (f *Factory) image(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("error parsing image path: invalid path %q", path), http.StatusBadRequest)
 		return
 	}
-	if name := f.unknownExtension(text); name != "" {
+	if name := f.unknownExtension(r.PathValue("schematic")); name != "" {
 		http.Error(w, fmt.Sprintf("official extension %q is not available for Talos version %s", name, version), http.StatusBadRequest)
 		return
 	}
@@ -263,14 +269,23 @@ func (f *Factory) image(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// unknownExtension answers an extension of a schematic that is not on offer;
-// this is found out only when an image is asked for.
-func (f *Factory) unknownExtension(text []byte) string {
+// Extensions are the names of the official extensions in a known schematic.
+func (f *Factory) Extensions(schematic string) []string {
+	text, ok := f.schematic(schematic)
+	if !ok {
+		return nil
+	}
 	s, err := parseSchematic(text)
 	if err != nil {
-		return ""
+		return nil
 	}
-	for _, name := range s.Customization.SystemExtensions.OfficialExtensions {
+	return s.Customization.SystemExtensions.OfficialExtensions
+}
+
+// unknownExtension answers an extension of a schematic that is not on offer;
+// this is found out only when an image is asked for.
+func (f *Factory) unknownExtension(schematic string) string {
+	for _, name := range f.Extensions(schematic) {
 		if !slices.Contains(f.opts.Extensions, name) {
 			return name
 		}

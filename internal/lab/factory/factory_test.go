@@ -197,3 +197,19 @@ func TestListsOfVersionsAndExtensions(t *testing.T) {
 		t.Errorf("the guest agent is not among %v", names)
 	}
 }
+
+func TestSchematicsComeBackFromTheFolder(t *testing.T) {
+	dir := t.TempDir()
+	f := start(t, Options{Dir: dir})
+	id := post(t, f, "customization: {systemExtensions: {officialExtensions: [siderolabs/qemu-guest-agent]}}")
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again := start(t, Options{Dir: dir})
+	if got := again.Extensions(id); len(got) != 1 || got[0] != "siderolabs/qemu-guest-agent" {
+		t.Errorf("extensions %v", got)
+	}
+	if resp, _ := do(t, "HEAD", again.URL()+"/image/"+id+"/v1.13.7/nocloud-amd64.qcow2", ""); resp.StatusCode != 200 {
+		t.Errorf("the image: %s", resp.Status)
+	}
+}

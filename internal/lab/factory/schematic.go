@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 
 	"gopkg.in/yaml.v3"
 )
@@ -81,4 +83,43 @@ func (s schematic) canonical() (text []byte, id string, err error) {
 	}
 	sum := sha256.Sum256(buf.Bytes())
 	return buf.Bytes(), hex.EncodeToString(sum[:]), nil
+}
+
+// keep remembers a schematic, on disk where there is a folder.
+func (f *Factory) keep(id string, text []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.schematics[id] = text
+	if f.opts.Dir == "" {
+		return nil
+	}
+	path := filepath.Join(f.opts.Dir, id)
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return fmt.Errorf("keeping the schematic: %w", err)
+	}
+	return os.Rename(path+".new", path)
+}
+
+// loadSchematics reads those that an earlier factory kept in dir.
+func loadSchematics(dir string) (map[string][]byte, error) {
+	out := map[string][]byte{}
+	if dir == "" {
+		return out, nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making the Image Factory's folder: %w", err)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("reading the Image Factory's folder: %w", err)
+	}
+	for _, file := range files {
+		if len(file.Name()) != sha256.Size*2 {
+			continue
+		}
+		if out[file.Name()], err = os.ReadFile(filepath.Join(dir, file.Name())); err != nil {
+			return nil, fmt.Errorf("reading a schematic: %w", err)
+		}
+	}
+	return out, nil
 }

@@ -5,6 +5,10 @@
 // software is real and only the hypervisor is simulated.
 //
 //	go run ./internal/lab/cmd/lab images   build all images, the repository and the charts
+//	go run ./internal/lab/cmd/lab up       start a lab in the background (-dir, -block, -release, -speed, -bare)
+//	go run ./internal/lab/cmd/lab run      the same in the foreground
+//	go run ./internal/lab/cmd/lab status   say what it holds
+//	go run ./internal/lab/cmd/lab down     stop it and remove all that it made
 package main
 
 import (
@@ -17,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local/sandbox"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 )
 
@@ -27,12 +32,13 @@ type subcommand struct {
 }
 
 func subcommands() []subcommand {
-	return []subcommand{
+	return append([]subcommand{
 		{"images", "build all images, the repository and the charts", runImages},
-	}
+	}, labCommands()...)
 }
 
 func main() {
+	sandbox.ReexecMain()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil {
