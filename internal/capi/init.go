@@ -11,6 +11,8 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
@@ -25,6 +27,9 @@ import (
 
 const (
 	certManagerNamespace = "cert-manager"
+	// certManagerTrial is the namespace of clusterctl's trial of cert-manager
+	// (client/cluster/assets/cert-manager-test-resources.yaml, v1.14.2).
+	certManagerTrial = "cert-manager-test"
 	// defaultTimeout bounds the waits for which the caller's context has no end.
 	defaultTimeout = 15 * time.Minute
 )
@@ -73,6 +78,7 @@ func Init(ctx context.Context, restConfig *rest.Config, options InitOptions, rep
 type installation struct {
 	options InitOptions
 	report  progress.Reporter
+	timeout time.Duration
 	rest    *rest.Config
 	cluster cluster.Client
 	reader  client.Client
@@ -103,7 +109,7 @@ func newInstallation(ctx context.Context, restConfig *rest.Config, options InitO
 	if err != nil {
 		return nil, err
 	}
-	return &installation{options: options, report: report, rest: restConfig, cluster: clusterClient(settings, way), reader: reader}, nil
+	return &installation{options: options, report: report, timeout: timeout, rest: restConfig, cluster: clusterClient(settings, way), reader: reader}, nil
 }
 
 // plan decides what is to be done and has clusterctl check the outcome:
@@ -209,19 +215,58 @@ func (n *installation) there(ctx context.Context, p Provider, components reposit
 // until it issues a certificate.
 func (n *installation) certManager(ctx context.Context) error {
 	if n.options.CertManager.External {
-		n.report.Report(ctx, "waiting-for-cert-manager", "waiting for the cert-manager that somebody else installs")
-	} else {
-		installed, err := n.certManagerInstalled(ctx)
-		if err != nil || installed {
-			return err
-		}
-		n.report.Report(ctx, "installing-cert-manager", "installing cert-manager "+n.options.CertManager.Version+" and waiting until it issues certificates")
+		return n.awaitCertManager(ctx)
+	}
+	installed, err := n.certManagerInstalled(ctx)
+	if err != nil || installed {
+		return err
+	}
+	n.report.Report(ctx, "installing-cert-manager", "installing cert-manager "+n.options.CertManager.Version+" and waiting until it issues certificates")
+	if err := n.awaitTrialGone(ctx); err != nil {
+		return err
 	}
 	if err := n.cluster.CertManager().EnsureInstalled(ctx); err != nil {
 		state := describeNamespace(context.WithoutCancel(ctx), n.reader, certManagerNamespace)
 		return fmt.Errorf("installing cert-manager %s: %w%s", n.options.CertManager.Version, err, state)
 	}
 	return nil
+}
+
+// awaitCertManager waits for somebody else's cert-manager: until its webhook
+// lets an Issuer pass that is only tried.
+func (n *installation) awaitCertManager(ctx context.Context) error {
+	n.report.Report(ctx, "waiting-for-cert-manager", "waiting for the cert-manager that somebody else installs")
+	ctx, cancel := context.WithTimeout(ctx, n.timeout)
+	defer cancel()
+	return kube.Wait(ctx, "the cert-manager that somebody else installs", func(ctx context.Context) (bool, string, error) {
+		issuer := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "cert-manager.io/v1",
+			"kind":       "Issuer",
+			"metadata":   map[string]any{"name": probeName, "namespace": metav1.NamespaceDefault},
+			"spec":       map[string]any{"selfSigned": map[string]any{}},
+		}}
+		err := n.reader.Create(ctx, issuer, client.DryRunAll)
+		return err == nil, "", err
+	})
+}
+
+// awaitTrialGone waits until the namespace is gone in which clusterctl tried
+// out cert-manager before. clusterctl would take one that is on its way out for
+// its own, and then wait for ever for it to take an Issuer.
+func (n *installation) awaitTrialGone(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, n.timeout)
+	defer cancel()
+	return kube.Wait(ctx, "the end of namespace "+certManagerTrial, func(ctx context.Context) (bool, string, error) {
+		namespace := &corev1.Namespace{}
+		err := kube.Classify(n.reader.Get(ctx, client.ObjectKey{Name: certManagerTrial}, namespace))
+		switch {
+		case kube.IsAbsent(err):
+			return true, "", nil
+		case err != nil:
+			return false, "", err
+		}
+		return namespace.DeletionTimestamp.IsZero(), "it is still being deleted", nil
+	})
 }
 
 // certManagerInstalled says whether the asked-for cert-manager works already.

@@ -50,7 +50,6 @@ func withCertManagerKinds(t *testing.T, c *kube.Client, repository string) {
 // pods that no node runs.
 func initUntilPods(t *testing.T, p *plane.Plane, options InitOptions) {
 	t.Helper()
-	forgetCertManagerTest(t, p)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	late := fmt.Errorf("waited long enough for pods")
@@ -65,26 +64,6 @@ func initUntilPods(t *testing.T, p *plane.Plane, options InitOptions) {
 	}
 	if !strings.Contains(err.Error(), "not scheduled") {
 		t.Errorf("the error does not say what the pods wait for: %v", err)
-	}
-}
-
-// forgetCertManagerTest waits until the namespace is gone in which an earlier
-// run tried out cert-manager: without Deployments of cert-manager, that trial is
-// all that Init has to go by.
-func forgetCertManagerTest(t *testing.T, p *plane.Plane) {
-	t.Helper()
-	c, err := kube.NewClient(p.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	err = kube.Wait(ctx, "the end of namespace cert-manager-test", func(ctx context.Context) (bool, string, error) {
-		_, err := c.Object(ctx, "v1", "Namespace", "", "cert-manager-test")
-		return kube.IsAbsent(err), "it is there", nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
