@@ -81,8 +81,12 @@ func Start(ctx context.Context, o Options) (*Lab, error) {
 	if err := l.load(); err != nil {
 		return nil, fmt.Errorf("starting the lab: %w", err)
 	}
+	control, err := l.control()
+	if err != nil {
+		return nil, fmt.Errorf("starting the lab: %w", err)
+	}
 	booter := talosnode.New(talosnode.Options{
-		Dir: filepath.Join(o.Dir, "disks"), Control: l.control(), Extensions: l.extensions, Report: o.Report,
+		Dir: filepath.Join(o.Dir, "disks"), Control: control, Extensions: l.extensions, Report: o.Report,
 	})
 	if err := l.listen(ctx, booter); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting the lab: %w", err), l.Close())
@@ -170,7 +174,7 @@ func (l *Lab) Variables() map[string]any {
 	}
 	if a := l.Artifacts; a != nil {
 		out["images"] = []string{"oci-layout:" + a.ImageLayout}
-		out["repository"] = a.Repository
+		out["repository"] = "file://" + a.Repository
 		out["charts"] = map[string]string{
 			"cilium": a.Charts["cilium"], "talos_ccm": a.Charts["talos-cloud-controller-manager"],
 			"cert_manager": a.Charts["cert-manager"], "operator": a.Charts["cluster-api-operator"],

@@ -4,18 +4,15 @@
 package stack
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // ErrNotKilled says that an apply ended without the word that was waited for.
@@ -26,18 +23,15 @@ var ErrNotKilled = errors.New("the provider was not killed: what was waited for 
 // when the provider was killed and the CLI noticed, and [ErrNotKilled] when the
 // apply came to its end before.
 func (s *Stack) ApplyKilling(ctx context.Context, word *regexp.Regexp, variables ...string) error {
-	log := filepath.Join(s.dir, "provider.log")
-	if err := os.RemoveAll(log); err != nil {
-		return err
-	}
-	if err := errors.Join(s.cli.SetLogPath(log), s.cli.SetLogProvider("INFO")); err != nil {
+	log, err := s.log()
+	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	killed := make(chan error, 1)
 	go func() { killed <- s.killAt(ctx, log, word) }()
-	err := s.Apply(ctx, variables...)
+	err = s.Apply(ctx, variables...)
 	select {
 	case killErr := <-killed:
 		if killErr != nil {
@@ -55,7 +49,7 @@ func (s *Stack) ApplyKilling(ctx context.Context, word *regexp.Regexp, variables
 }
 
 func (s *Stack) killAt(ctx context.Context, log string, word *regexp.Regexp) error {
-	if err := waitForLine(ctx, log, word); err != nil {
+	if err := lines(ctx, log, word.MatchString); err != nil {
 		return err
 	}
 	pids, err := s.plugins()
@@ -71,45 +65,6 @@ func (s *Stack) killAt(ctx context.Context, log string, word *regexp.Regexp) err
 		}
 	}
 	return nil
-}
-
-// waitForLine reads a growing file until a line matches.
-func waitForLine(ctx context.Context, path string, word *regexp.Regexp) error {
-	var file *os.File
-	defer func() {
-		if file != nil {
-			_ = file.Close()
-		}
-	}()
-	var reader *bufio.Reader
-	rest := ""
-	for {
-		if file == nil {
-			if opened, err := os.Open(path); err == nil {
-				file, reader = opened, bufio.NewReader(opened)
-			}
-		}
-		for file != nil {
-			line, err := reader.ReadString('\n')
-			rest += line
-			if err == nil {
-				if word.MatchString(rest) {
-					return nil
-				}
-				rest = ""
-				continue
-			}
-			if !errors.Is(err, io.EOF) {
-				return err
-			}
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
 }
 
 // plugins finds the processes of this stack's provider that the CLI started:

@@ -55,7 +55,7 @@ type Stack struct {
 // BuildProvider builds the provider of the checkout whose root is source into
 // dir.
 func BuildProvider(ctx context.Context, source, dir string) error {
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", filepath.Join(dir, program), ".")
+	build := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(dir, program), ".")
 	build.Dir = source
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -154,8 +154,15 @@ func (s *Stack) Apply(ctx context.Context, variables ...string) error {
 	return s.cli.Apply(ctx, options...)
 }
 
-// Destroy destroys all that the state holds.
-func (s *Stack) Destroy(ctx context.Context) error { return s.cli.Destroy(ctx) }
+// Destroy destroys all that the state holds, with further variables
+// ("name=value").
+func (s *Stack) Destroy(ctx context.Context, variables ...string) error {
+	var options []tfexec.DestroyOption
+	for _, v := range variables {
+		options = append(options, tfexec.Var(v))
+	}
+	return s.cli.Destroy(ctx, options...)
+}
 
 // State answers the values in state, sensitive ones included.
 func (s *Stack) State(ctx context.Context) (*tfjson.State, error) { return s.cli.Show(ctx) }
