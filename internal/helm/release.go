@@ -174,7 +174,7 @@ func Remove(ctx context.Context, c *kube.Client, namespace, name, owner string, 
 // withCause adds why the context ended, where it did: the library's own error
 // then only tells that some request was not made.
 func withCause(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
+	if ctx.Err() == nil || errors.Is(err, context.Cause(ctx)) {
 		return err
 	}
 	return fmt.Errorf("%w (%w)", err, context.Cause(ctx))

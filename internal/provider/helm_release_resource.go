@@ -32,6 +32,9 @@ var (
 
 var helmReleaseTimes = defaultTimeouts{Create: 20 * time.Minute, Read: 2 * time.Minute, Update: 20 * time.Minute, Delete: 10 * time.Minute}
 
+// helmLeases are the times of the leases on unfinished releases.
+var helmLeases kube.Leases
+
 type helmReleaseResource struct {
 	data *providerData
 }
@@ -144,7 +147,7 @@ func (r *helmReleaseResource) ensure(ctx context.Context, m *helmReleaseModel, a
 		return nil, err
 	}
 	m.ClusterUID = types.StringValue(uid)
-	released, err := helm.Engine{Report: reporter(&m.Phase)}.Ensure(ctx, client, spec)
+	released, err := helm.Engine{Leases: helmLeases, Report: reporter(&m.Phase)}.Ensure(ctx, client, spec)
 	if released != nil {
 		m.store(released)
 	}
@@ -318,14 +321,14 @@ func (r *helmReleaseResource) ImportState(ctx context.Context, req resource.Impo
 		failure{verb: "import", thing: "the Helm release", cause: err}.addTo(&resp.Diagnostics)
 		return
 	}
-	var model helmReleaseModel
-	resp.Diagnostics.Append(resp.State.Get(ctx, &model)...)
-	model.ID = types.StringValue(id.Namespace + "/" + id.Name)
-	model.Cluster = accessObject(id.access())
-	model.Namespace, model.Name = types.StringValue(id.Namespace), types.StringValue(id.Name)
-	model.Phase = types.StringValue(phaseImported)
-	resp.Diagnostics.Append(resp.State.Set(ctx, &model)...)
-	resp.Diagnostics.Append(resp.Identity.Set(ctx, model.identity())...)
+	imported := helmReleaseModel{Namespace: types.StringValue(id.Namespace), Name: types.StringValue(id.Name)}
+	for name, value := range map[string]any{
+		"id": types.StringValue(id.Namespace + "/" + id.Name), "cluster": accessObject(id.access()),
+		"namespace": imported.Namespace, "name": imported.Name, "phase": types.StringValue(phaseImported),
+	} {
+		resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root(name), value)...)
+	}
+	resp.Diagnostics.Append(resp.Identity.Set(ctx, imported.identity())...)
 }
 
 func importedHelmRelease(ctx context.Context, req resource.ImportStateRequest) (clusterObjectID, error) {

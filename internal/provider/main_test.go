@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/providerserver"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local/sandbox"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 )
 
 // serveVariable makes the test binary a provider plugin: its value is the file
@@ -24,6 +25,7 @@ const serveVariable = "CAPI_TEST_SERVE_PROVIDER"
 func TestMain(m *testing.M) {
 	sandbox.ReexecMain()
 	proxmoxPoll, proxmoxLease = 20*time.Millisecond, time.Millisecond
+	helmLeases = kube.Leases{Duration: 2 * time.Second, Renewal: 500 * time.Millisecond}
 	if file := os.Getenv(serveVariable); file != "" {
 		os.Exit(servePlugin(file))
 	}

@@ -260,14 +260,14 @@ func (r *managementClusterResource) ImportState(ctx context.Context, req resourc
 		failure{verb: "import", thing: "the management cluster", cause: err}.addTo(&resp.Diagnostics)
 		return
 	}
-	var model managementClusterModel
-	resp.Diagnostics.Append(resp.State.Get(ctx, &model)...)
-	model.Name, model.Namespace = types.StringValue(id.Name), types.StringValue(id.Namespace)
-	model.ID = types.StringValue(id.Namespace + "/" + id.Name)
-	model.Bootstrap = accessObject(id.access())
-	model.Phase = types.StringValue(phaseReady)
-	resp.Diagnostics.Append(resp.State.Set(ctx, &model)...)
-	resp.Diagnostics.Append(resp.Identity.Set(ctx, model.identity())...)
+	imported := managementClusterModel{Namespace: types.StringValue(id.Namespace), Name: types.StringValue(id.Name)}
+	for name, value := range map[string]any{
+		"id": types.StringValue(id.Namespace + "/" + id.Name), "bootstrap": accessObject(id.access()),
+		"namespace": imported.Namespace, "name": imported.Name, "phase": types.StringValue(phaseReady),
+	} {
+		resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root(name), value)...)
+	}
+	resp.Diagnostics.Append(resp.Identity.Set(ctx, imported.identity())...)
 }
 
 func importedCluster(ctx context.Context, req resource.ImportStateRequest) (clusterObjectID, error) {
