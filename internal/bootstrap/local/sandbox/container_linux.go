@@ -47,9 +47,11 @@ type Container struct {
 	scratch string
 	started time.Time
 
-	done chan struct{}
-	exit Exit
-	err  error
+	// launched is closed when launch is over, done when the container is.
+	launched chan struct{}
+	done     chan struct{}
+	exit     Exit
+	err      error
 }
 
 // StartContainer starts a container and returns once its command was executed.
@@ -69,9 +71,18 @@ func (p *Pod) startContainer(ctx context.Context, config ContainerConfig) (*Cont
 	if err != nil {
 		return nil, err
 	}
-	if err := c.launch(ctx); err != nil {
+	err = c.launch()
+	close(c.launched)
+	if err != nil {
 		p.release(c)
+		close(c.done)
 		return nil, errors.Join(err, removeAll(c.scratch))
+	}
+	if ctx.Err() != nil {
+		// It fails where the container has ended by itself.
+		_ = c.Signal(syscall.SIGKILL)
+		<-c.done
+		return nil, ctx.Err()
 	}
 	return c, nil
 }
@@ -94,7 +105,7 @@ func (p *Pod) reserve(config ContainerConfig) (*Container, error) {
 		}
 	}
 	c := &Container{
-		pod: p, config: config, scratch: scratch, done: make(chan struct{}),
+		pod: p, config: config, scratch: scratch, launched: make(chan struct{}), done: make(chan struct{}),
 		init: initConfig{
 			Hostname: p.config.Hostname, Root: config.Root, Scratch: scratch,
 			Etc:  filepath.Join(p.config.Dir, "etc"),
@@ -116,7 +127,10 @@ func (p *Pod) release(c *Container) {
 }
 
 // launch has the shim start the container's init and follows it.
-func (c *Container) launch(ctx context.Context) error {
+//
+// The context of the caller has no part in it: an answer that nobody awaits
+// would leave a container running.
+func (c *Container) launch() error {
 	out, err := newOutputs(c.config)
 	if err != nil {
 		return err
@@ -131,8 +145,7 @@ func (c *Container) launch(ctx context.Context) error {
 	process, exit := shim.expectExit()
 	c.process = process
 	m := message{Op: opStart, Process: c.process}
-	// Without ctx: an answer that nobody awaits would leave a container running.
-	if _, err := shim.call(context.WithoutCancel(ctx), m, config, out.stdout, out.stderr); err != nil {
+	if _, err := shim.call(context.Background(), m, config, out.stdout, out.stderr); err != nil {
 		shim.forgetExit(c.process)
 		out.abort()
 		return err
@@ -140,12 +153,7 @@ func (c *Container) launch(ctx context.Context) error {
 	c.started = time.Now()
 	out.begin()
 	go c.follow(exit, out)
-	if ctx.Err() != nil {
-		// It fails where the container has ended by itself.
-		_ = c.Signal(syscall.SIGKILL)
-		<-c.done
-	}
-	return ctx.Err()
+	return nil
 }
 
 // follow waits for the end of the container.

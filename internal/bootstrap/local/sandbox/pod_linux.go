@@ -225,6 +225,9 @@ func (p *Pod) Stop(ctx context.Context) error {
 		}
 	}
 	for _, c := range containers {
+		if err := p.wait(ctx, c.launched); err != nil {
+			return err
+		}
 		if err := c.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, ErrNotRunning) {
 			return fmt.Errorf("stopping pod %s: %w", p.config.Name, err)
 		}

@@ -383,6 +383,84 @@ func TestPodsAndContainersSideBySide(t *testing.T) {
 	wg.Wait()
 }
 
+func TestStoppingWhileContainersStart(t *testing.T) {
+	node := startPod(t, PodConfig{Name: "node"})
+	for _, share := range []*Pod{nil, node} {
+		for range 5 {
+			pod := startPod(t, PodConfig{ShareNetwork: share})
+			var wg sync.WaitGroup
+			for _, name := range []string{"a", "b", "c"} {
+				wg.Go(func() {
+					c, err := pod.StartContainer(testContext(t), ContainerConfig{
+						Name: name, Root: imageRoot, Args: []string{"/bin/" + program, "ignore"}, Mounts: libraries(t),
+					})
+					if err == nil {
+						_, err = c.Wait(testContext(t))
+					}
+					if err != nil && !errors.Is(err, ErrNotRunning) {
+						t.Error(err)
+					}
+				})
+			}
+			if err := pod.Stop(testContext(t)); err != nil {
+				t.Error(err)
+			}
+			wg.Wait()
+		}
+	}
+}
+
+func TestAContainerThatIsGivenUpIsKilled(t *testing.T) {
+	pod := startPod(t, PodConfig{})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := pod.StartContainer(ctx, ContainerConfig{Name: "c", Root: imageRoot, Args: []string{"/bin/" + program, "ignore"}, Mounts: libraries(t)})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+	if left, err := filepath.Glob(filepath.Join(pod.config.Dir, "containers", "*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v %v", left, err)
+	}
+}
+
+func TestPodsLeaveNoDescriptorsOpen(t *testing.T) {
+	once := func() {
+		pod := startPod(t, PodConfig{Outbound: (&recorder{}).dial})
+		c, out := startContainer(t, pod, ContainerConfig{LogPath: filepath.Join(t.TempDir(), "log")}, "serve", ":80")
+		out.await(t, "ready")
+		conn, err := pod.Dial(testContext(t), "tcp", "127.0.0.1:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		if _, err := c.Exec(testContext(t), []string{program, "copy"}, strings.NewReader("x"), out, out); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Exec(testContext(t), []string{"nonesuch"}, nil, nil, nil); err == nil {
+			t.Fatal("a command that is nowhere ran")
+		}
+		run(t, pod, ContainerConfig{Name: "fetch"}, "fetch", "http://192.0.2.7")
+		if err := pod.Stop(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	once()
+	before := open()
+	for range 5 {
+		once()
+	}
+	if after := open(); after > before {
+		t.Errorf("%d descriptors are open, and %d were before", after, before)
+	}
+}
+
 func BenchmarkPodStart(b *testing.B) {
 	for b.Loop() {
 		dir := filepath.Join(b.TempDir(), "pod")
