@@ -188,7 +188,7 @@ func (b *builder) build(ctx context.Context, set *Set) error {
 	defer func() { _ = os.RemoveAll(work) }()
 	draft, scratch := setIn(filepath.Join(work, "set")), filepath.Join(work, "scratch")
 	b.report(ctx, "packing", fmt.Sprintf("packing %d images", len(b.images)))
-	if err := b.writeLayout(draft.ImageLayout, layers); err != nil {
+	if err := b.writeLayout(ctx, draft.ImageLayout, filepath.Join(scratch, "layers"), layers); err != nil {
 		return err
 	}
 	if err := b.writeCharts(ctx, filepath.Join(draft.Dir, "charts"), scratch); err != nil {

@@ -81,6 +81,9 @@ func (b *builder) setKey(ctx context.Context) (string, error) {
 	}
 	pins := map[string]string{} // of modules that give files only
 	for _, c := range charts() {
+		if c.Module == "" {
+			continue
+		}
 		if pins[c.Module], err = hashFiles(filepath.Join(b.modulesDir(), c.Module)); err != nil {
 			return "", fmt.Errorf("reading the module of chart %s: %w", c.Name, err)
 		}
@@ -169,7 +172,7 @@ func (b *builder) programLayer(ctx context.Context, p program, key, position str
 	if err := b.compile(ctx, p, binary); err != nil {
 		return nil, err
 	}
-	made, err := writeLayer(dir, fileEntries(p.Path, binary))
+	made, err := writeLayer(dir, []entry{{path: p.Path, mode: 0o755, file: binary}})
 	if err != nil {
 		return nil, fmt.Errorf("packing %s: %w", p.Name, err)
 	}

@@ -3,7 +3,10 @@
 
 package artifacts
 
-import "strings"
+import (
+	"context"
+	"strings"
+)
 
 // The versions that the lab runs. Each is pinned by the go.mod of a nested
 // module under internal/lab/images (a test compares them), except for the two
@@ -55,6 +58,8 @@ type image struct {
 	Program    string
 	User       string
 	Entrypoint []string
+	// Files lists what else the image holds.
+	Files func(ctx context.Context, b *builder) ([]entry, error) `json:"-"`
 }
 
 // stamp renders linker flags that set a version as the projects' own releases
@@ -123,6 +128,8 @@ func programs() []program {
 			Name: "cert-manager", Module: "cert-manager", Package: ".", Path: "/app/cert-manager",
 			LDFlags: "-X github.com/cert-manager/cert-manager/pkg/util.AppVersion=" + CertManagerVersion,
 		},
+		{Name: "talos-ccm", Module: "talos-ccm", Package: ".", Path: "/talos-cloud-controller-manager"},
+		{Name: "cilium-standin", Module: "cilium-standin", Package: ".", Path: standinPath},
 	}
 }
 
@@ -177,5 +184,12 @@ func images() []image {
 		certManager("webhook"),
 		certManager("cainjector"),
 		certManager("startupapicheck"),
+		{
+			Names: []string{talosCCMImage}, Program: "talos-ccm", User: "10258",
+			Entrypoint: []string{"/talos-cloud-controller-manager"},
+		},
+		{Names: []string{ciliumImage}, Program: "cilium-standin", User: root, Entrypoint: []string{standinPath}, Files: agentFiles},
+		{Names: []string{ciliumOperatorImage}, Program: "cilium-standin", User: root, Entrypoint: []string{standinPath}, Files: operatorFiles},
+		{Names: []string{ciliumEnvoyImage}, Program: "cilium-standin", User: root, Entrypoint: []string{standinPath}, Files: envoyFiles},
 	}
 }

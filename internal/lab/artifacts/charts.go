@@ -28,16 +28,17 @@ const (
 	CiliumChart      = "cilium"
 	CertManagerChart = "cert-manager"
 	OperatorChart    = "cluster-api-operator"
+	TalosCCMChart    = "talos-cloud-controller-manager"
 )
 
-// CiliumVersion is the version of the chart and of Cilium's images.
-const CiliumVersion = "1.19.6"
+// TalosCCMChartVersion is the version of the stand-in for the chart, too.
+const TalosCCMChartVersion = "0.5.5"
 
 // chart says how a chart comes about.
 type chart struct {
 	Name, Version string
-	Module, Path  string // the nested module, and the module that holds the chart
-	Folder        string // of the chart in the module
+	Module, Path  string // the nested module, and the module that holds the chart; none for the lab's own
+	Folder        string // of the chart in the module, or in this project
 	// Edit does to a copy of the chart what the project does for a release;
 	// module is the folder of the module's files.
 	Edit func(dir, module string) error
@@ -66,6 +67,7 @@ func charts() []chart {
 			Module: "operator", Path: "sigs.k8s.io/cluster-api-operator", Folder: "hack/charts/cluster-api-operator",
 			Edit: editOperatorChart,
 		},
+		{Name: TalosCCMChart, Version: TalosCCMChartVersion, Folder: "internal/lab/artifacts/talos-ccm-chart"},
 	}
 }
 
@@ -108,9 +110,12 @@ func (c chart) file() string { return c.Name + "-" + c.Version + ".tgz" }
 func (b *builder) writeCharts(ctx context.Context, dir, scratch string) error {
 	for _, c := range charts() {
 		b.report(ctx, "rendering", "packing chart "+c.Name+" "+c.Version)
-		module, err := b.moduleFiles(ctx, c.Module, c.Path)
-		if err != nil {
-			return err
+		module := b.source
+		if c.Module != "" {
+			var err error
+			if module, err = b.moduleFiles(ctx, c.Module, c.Path); err != nil {
+				return err
+			}
 		}
 		draft := filepath.Join(scratch, "charts", c.Name)
 		if err := packChart(c, module, draft, filepath.Join(dir, c.file())); err != nil {

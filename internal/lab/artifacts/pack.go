@@ -7,6 +7,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"encoding/pem"
@@ -94,14 +95,6 @@ type entry struct {
 	link    string // target of a symbolic link
 	content []byte
 	file    string // read from here if there is no content
-}
-
-func fileEntries(path, file string, links ...string) []entry {
-	entries := []entry{{path: path, mode: 0o755, file: file}}
-	for _, link := range links {
-		entries = append(entries, entry{path: link, mode: 0o777, link: path})
-	}
-	return entries
 }
 
 // writeLayer packs entries into the layer folder dir, which appears whole or
@@ -240,6 +233,7 @@ func baseEntries() []entry {
 	}
 	return []entry{
 		{path: "/etc/group", mode: 0o644, content: []byte("root:x:0:\nnobody:x:65534:\nnonroot:x:65532:\n")},
+		{path: "/etc/hosts", mode: 0o644, content: []byte("127.0.0.1 localhost\n")},
 		{path: "/etc/nsswitch.conf", mode: 0o644, content: []byte("hosts: files dns\n")},
 		{path: "/etc/passwd", mode: 0o644, content: []byte("root:x:0:0:root:/root:/sbin/nologin\n" +
 			"nobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\n" +
@@ -252,38 +246,52 @@ func baseEntries() []entry {
 	}
 }
 
-// writeLayout writes the OCI layout with all images.
-func (b *builder) writeLayout(dir string, layers map[string]*layer) error {
-	base, err := writeLayer(filepath.Join(filepath.Dir(dir), "base"), baseEntries())
+// writeLayout writes the OCI layout with all images. Layers other than the
+// programs' are made in scratch, and small.
+func (b *builder) writeLayout(ctx context.Context, dir, scratch string, layers map[string]*layer) error {
+	base, err := writeLayer(filepath.Join(scratch, "base"), baseEntries())
 	if err != nil {
 		return fmt.Errorf("packing the base layer: %w", err)
 	}
-	defer func() { _ = os.RemoveAll(base.dir) }()
 	index, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return fmt.Errorf("making the image layout: %w", err)
 	}
-	for _, i := range b.images {
-		if err := b.appendImage(index, i, base, layers[i.Program]); err != nil {
-			return fmt.Errorf("packing image %s: %w", i.Names[0], err)
+	for i, img := range b.images {
+		program := layers[img.Program]
+		if program == nil {
+			return fmt.Errorf("packing image %s: no program is called %s", img.Names[0], img.Program)
+		}
+		stack := []*layer{base, program}
+		if img.Files != nil {
+			entries, err := img.Files(ctx, b)
+			if err != nil {
+				return fmt.Errorf("collecting the files of image %s: %w", img.Names[0], err)
+			}
+			files, err := writeLayer(filepath.Join(scratch, fmt.Sprint("files-", i)), entries)
+			if err != nil {
+				return fmt.Errorf("packing the files of image %s: %w", img.Names[0], err)
+			}
+			stack = append(stack, files)
+		}
+		if err := appendImage(index, img, stack); err != nil {
+			return fmt.Errorf("packing image %s: %w", img.Names[0], err)
 		}
 	}
 	return nil
 }
 
-func (b *builder) appendImage(index layout.Path, i image, base, program *layer) error {
-	if program == nil {
-		return fmt.Errorf("no program is called %s", i.Program)
-	}
-	layers := []v1.Layer{base, program}
-	img, err := imageOf(i, layers)
-	if err != nil {
-		return err
-	}
-	for _, l := range []*layer{base, program} {
+func appendImage(index layout.Path, i image, stack []*layer) error {
+	var layers []v1.Layer
+	for _, l := range stack {
+		layers = append(layers, l)
 		if err := linkBlob(string(index), l); err != nil {
 			return err
 		}
+	}
+	img, err := imageOf(i, layers)
+	if err != nil {
+		return err
 	}
 	for _, name := range i.Names {
 		if err := index.AppendImage(img, layout.WithAnnotations(map[string]string{refName: name})); err != nil {
