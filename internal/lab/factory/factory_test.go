@@ -31,8 +31,16 @@ func start(t *testing.T, opts Options) *Factory {
 	return f
 }
 
-// do sends a request and answers status and body.
-func do(t *testing.T, method, url, body string) (*http.Response, []byte) {
+// answered is what came back.
+type answered struct {
+	status int
+	// length is what the header promises.
+	length int64
+	data   []byte
+}
+
+// do sends a request.
+func do(t *testing.T, method, url, body string) answered {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
@@ -47,17 +55,17 @@ func do(t *testing.T, method, url, body string) (*http.Response, []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return resp, data
+	return answered{resp.StatusCode, resp.ContentLength, data}
 }
 
 func post(t *testing.T, f *Factory, schematic string) string {
 	t.Helper()
-	resp, data := do(t, "POST", f.URL()+"/schematics", schematic)
-	if resp.StatusCode != http.StatusCreated {
-		t.Fatalf("POST /schematics: %s: %s", resp.Status, data)
+	got := do(t, "POST", f.URL()+"/schematics", schematic)
+	if got.status != http.StatusCreated {
+		t.Fatalf("POST /schematics: %d: %s", got.status, got.data)
 	}
 	var out struct{ ID string }
-	if err := json.Unmarshal(data, &out); err != nil {
+	if err := json.Unmarshal(got.data, &out); err != nil {
 		t.Fatal(err)
 	}
 	return out.ID
@@ -116,8 +124,8 @@ func TestRefusals(t *testing.T) {
 		"a path that the factory does not know": {"GET", "/nope", "", 404},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if resp, data := do(t, tc.method, f.URL()+tc.path, tc.body); resp.StatusCode != tc.status {
-				t.Errorf("status %d, want %d: %s", resp.StatusCode, tc.status, data)
+			if got := do(t, tc.method, f.URL()+tc.path, tc.body); got.status != tc.status {
+				t.Errorf("status %d, want %d: %s", got.status, tc.status, got.data)
 			}
 		})
 	}
@@ -136,15 +144,14 @@ func TestImagesAreValidAndSayWhichTheyAre(t *testing.T) {
 	}
 	for format, open := range unpack {
 		t.Run(format, func(t *testing.T) {
-			resp, data := do(t, "GET", base+format, "")
-			if resp.StatusCode != 200 {
-				t.Fatalf("%s: %s", resp.Status, data)
+			image := do(t, "GET", base+format, "")
+			if image.status != 200 {
+				t.Fatalf("%d: %s", image.status, image.data)
 			}
-			head, _ := do(t, "HEAD", base+format, "")
-			if head.ContentLength != int64(len(data)) {
-				t.Errorf("HEAD promises %d bytes, GET gave %d", head.ContentLength, len(data))
+			if head := do(t, "HEAD", base+format, ""); head.length != int64(len(image.data)) {
+				t.Errorf("HEAD promises %d bytes, GET gave %d", head.length, len(image.data))
 			}
-			r, err := open(bytes.NewReader(data))
+			r, err := open(bytes.NewReader(image.data))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -158,7 +165,7 @@ func TestImagesAreValidAndSayWhichTheyAre(t *testing.T) {
 		})
 	}
 	t.Run("qcow2", func(t *testing.T) {
-		_, data := do(t, "GET", base+"qcow2", "")
+		data := do(t, "GET", base+"qcow2", "").data
 		img, err := qcow2reader.OpenWithType(bytes.NewReader(data), qcow2.Type)
 		if err != nil {
 			t.Fatal(err)
@@ -179,12 +186,12 @@ func TestImagesAreValidAndSayWhichTheyAre(t *testing.T) {
 
 func TestListsOfVersionsAndExtensions(t *testing.T) {
 	f := start(t, Options{})
-	_, data := do(t, "GET", f.URL()+"/versions", "")
+	data := do(t, "GET", f.URL()+"/versions", "").data
 	var versions []string
 	if err := json.Unmarshal(data, &versions); err != nil || len(versions) == 0 {
 		t.Fatalf("versions %s: %v", data, err)
 	}
-	_, data = do(t, "GET", f.URL()+"/version/"+versions[0]+"/extensions/official", "")
+	data = do(t, "GET", f.URL()+"/version/"+versions[0]+"/extensions/official", "").data
 	var list []extension
 	if err := json.Unmarshal(data, &list); err != nil {
 		t.Fatal(err)
@@ -209,7 +216,7 @@ func TestSchematicsComeBackFromTheFolder(t *testing.T) {
 	if got := again.Extensions(id); len(got) != 1 || got[0] != "siderolabs/qemu-guest-agent" {
 		t.Errorf("extensions %v", got)
 	}
-	if resp, _ := do(t, "HEAD", again.URL()+"/image/"+id+"/v1.13.7/nocloud-amd64.qcow2", ""); resp.StatusCode != 200 {
-		t.Errorf("the image: %s", resp.Status)
+	if got := do(t, "HEAD", again.URL()+"/image/"+id+"/v1.13.7/nocloud-amd64.qcow2", ""); got.status != 200 {
+		t.Errorf("the image: %d", got.status)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/luthermonson/go-proxmox"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/pvesim"
@@ -106,6 +107,42 @@ func TestOptionsThatCannotBeSimulated(t *testing.T) {
 			if s, err := pvesim.Start(t.Context(), opts); err == nil {
 				_ = s.Close()
 				t.Error("it started")
+			}
+		})
+	}
+}
+
+// TestARootLoginImportsAPathOnOlderReleases builds a template the way that is
+// left before 8.4: a compressed image that the node unpacks as an ISO image.
+func TestARootLoginImportsAPathOnOlderReleases(t *testing.T) {
+	_, image := talosFactory(t)
+	for _, compression := range []string{"gz", "zst", "xz"} {
+		t.Run(compression, func(t *testing.T) {
+			b := &guests{}
+			l := start(t, pvesim.Options{Release: "8.3", Booter: b})
+			c := proxmox.NewClient(l.APIURL(), proxmox.WithHTTPClient(l.http), proxmox.WithEagerAuth(),
+				proxmox.WithCredentials(&proxmox.Credentials{Username: "root@pam", Password: pvesim.RootPassword}))
+			node := c.NodeRef("pve1")
+			// xz passes for zst, which has no name of its own in the table.
+			upid, err := node.StorageDownloadURL(t.Context(), &proxmox.StorageDownloadURLOptions{
+				URL: strings.Replace(image, "qcow2", "raw."+compression, 1), Content: "iso", Filename: "talos.img", Storage: "local",
+				Compression: strings.Replace(compression, "xz", "zst", 1),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if exit := l.wait(upid); exit != "OK" {
+				t.Fatal(exit)
+			}
+			task, err := node.NewVirtualMachine(t.Context(), 100,
+				proxmox.VirtualMachineOption{Name: "scsi0", Value: "local-lvm:0,import-from=/var/lib/vz/template/iso/talos.img"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			waitTask(t, task)
+			l.done("POST", "/nodes/pve1/qemu/100/status/start", nil)
+			if all := b.all(); len(all) != 1 || !strings.HasSuffix(all[0].vm.TemplateImage, "/v1.13.7/nocloud-amd64") {
+				t.Errorf("%d guests", len(all))
 			}
 		})
 	}

@@ -192,7 +192,6 @@ var (
 	reNodeName = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?$`)
 	reDNSName  = regexp.MustCompile(`^([a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?)(\.[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?)*$`)
 	reStorage  = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9\-_.]*[a-zA-Z0-9]$`)
-	reConfigID = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_-]+$`)
 	reUser     = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+$`)
 	reToken    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9.\-_]+$`)
 	reRole     = regexp.MustCompile(`^[A-Za-z0-9.\-_]+$`)

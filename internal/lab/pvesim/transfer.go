@@ -4,6 +4,9 @@
 package pvesim
 
 import (
+	"bufio"
+	"compress/bzip2"
+	"compress/gzip"
 	"context"
 	"crypto/md5"
 	"crypto/sha1"
@@ -20,6 +23,9 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
 )
 
 var checksumNames = []string{"md5", "sha1", "sha224", "sha256", "sha384", "sha512"}
@@ -113,9 +119,6 @@ func (d *download) run(w *worker) error {
 	if d.compression != "" && d.content != "iso" {
 		return errors.New("decompression not supported for " + d.content)
 	}
-	if d.compression != "" {
-		return fmt.Errorf("decompressing with %s is not simulated", d.compression)
-	}
 	done, err := d.exists(w)
 	if done || err != nil {
 		return err
@@ -184,6 +187,11 @@ func (d *download) store(w *worker, body io.Reader) error {
 			return fmt.Errorf("checksum mismatch: got '%s' != expect '%s', aborting", got, d.checksum)
 		}
 	}
+	if d.compression != "" {
+		if blob, size, err = w.unpack(blob, d.compression); err != nil {
+			return fmt.Errorf("decompression failed: %w", err)
+		}
+	}
 	v := &volume{Name: d.name, Content: d.content, Format: fileFormat(d.name), Size: size, Blob: blob}
 	if err := w.examine(v); err != nil {
 		return err
@@ -196,6 +204,38 @@ func (d *download) store(w *worker, body io.Reader) error {
 		w.addVolume(st, d.node, v)
 		return nil
 	})
+}
+
+// unpack stores the unpacked content of a stored file. The zstd tool of a node
+// recognises xz as well.
+func (s *Simulator) unpack(blob, compression string) (name string, size int64, err error) {
+	f, err := s.blobs.open(blob)
+	if err != nil {
+		return "", 0, err
+	}
+	defer func() { _ = f.Close() }()
+	head := bufio.NewReader(f)
+	var r io.Reader
+	switch magic, _ := head.Peek(6); {
+	case compression == "zst" && string(magic) == "\xfd7zXZ\x00":
+		r, err = xz.NewReader(head)
+	case compression == "zst":
+		var d *zstd.Decoder
+		if d, err = zstd.NewReader(head); err == nil {
+			defer d.Close()
+			r = d
+		}
+	case compression == "gz":
+		r, err = gzip.NewReader(head)
+	case compression == "bz2":
+		r = bzip2.NewReader(head)
+	default:
+		err = fmt.Errorf("unpacking %s is not simulated", compression)
+	}
+	if err != nil {
+		return "", 0, err
+	}
+	return s.blobs.put(r)
 }
 
 // examine looks into a file to import and notes what is on it.
