@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -213,7 +214,7 @@ func (f *files) apiServerArgs(api, etcd port) ([]string, error) {
 	}
 	if c.EgressSocket != "" {
 		path := c.path("conf", "egress.yaml")
-		if err := writeFile(path, fmt.Appendf(nil, egress, c.EgressSocket)); err != nil {
+		if err := writeFile(path, fmt.Appendf(nil, egress, c.egressName())); err != nil {
 			return nil, err
 		}
 		args = append(args, "--egress-selector-config-file="+path)
@@ -226,6 +227,15 @@ func (f *files) apiServerArgs(api, etcd port) ([]string, error) {
 		args = append(args, "--audit-policy-file="+path, "--audit-log-path="+c.AuditLog)
 	}
 	return append(args, c.ExtraArgs.APIServer...), nil
+}
+
+// egressName answers the proxy's socket as the API server, which works in Dir,
+// finds it: the kernel takes no more than 107 bytes.
+func (c Config) egressName() string {
+	if relative, err := filepath.Rel(c.Dir, c.EgressSocket); err == nil && filepath.IsLocal(relative) {
+		return relative
+	}
+	return c.EgressSocket
 }
 
 // advertised answers an address that the API server accepts as its own: it
