@@ -13,7 +13,7 @@ import (
 
 	"github.com/hashicorp/terraform-plugin-framework/providerserver"
 
-	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local/sandbox"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/provider"
 )
 
@@ -22,7 +22,7 @@ var version = "dev"
 
 func main() {
 	// Pods of a local ephemeral cluster are processes of this very program.
-	sandbox.ReexecMain()
+	local.ReexecMain()
 
 	debug := flag.Bool("debug", false, "serve for a debugger: print TF_REATTACH_PROVIDERS and wait")
 	flag.Parse()

@@ -23,7 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local/sandbox"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/artifacts"
 )
@@ -32,7 +32,7 @@ import (
 const serveArgument = "serve-lab"
 
 func TestMain(m *testing.M) {
-	sandbox.ReexecMain()
+	local.ReexecMain()
 	if len(os.Args) == 3 && os.Args[1] == serveArgument {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		err := lab.Serve(ctx, lab.Options{Dir: os.Args[2]})

@@ -14,7 +14,7 @@ import (
 
 	"github.com/hashicorp/terraform-plugin-framework/providerserver"
 
-	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local/sandbox"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 )
 
@@ -23,7 +23,7 @@ import (
 const serveVariable = "CAPI_TEST_SERVE_PROVIDER"
 
 func TestMain(m *testing.M) {
-	sandbox.ReexecMain()
+	local.ReexecMain()
 	proxmoxPoll, proxmoxLease = 20*time.Millisecond, time.Millisecond
 	helmLeases = kube.Leases{Duration: 2 * time.Second, Renewal: 500 * time.Millisecond}
 	if file := os.Getenv(serveVariable); file != "" {

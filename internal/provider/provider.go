@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local"
 )
 
 const (
@@ -47,7 +48,9 @@ type capiProvider struct {
 }
 
 // runtimes are the runtimes of ephemeral clusters that the provider ships.
-func runtimes(string) bootstrap.Manager { return bootstrap.Manager{} }
+func runtimes(stateDir string) bootstrap.Manager {
+	return bootstrap.Manager{bootstrap.Local: local.Runtime{State: stateDir}}
+}
 
 // Resources lists every resource, one a line.
 func (p *capiProvider) Resources(context.Context) []func() resource.Resource {

@@ -217,11 +217,20 @@ func (s *supervisor) lastPort(ctx context.Context) int {
 	if err != nil {
 		return 0
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(loopback.String(), strconv.Itoa(port)))
-	if err != nil || l.Close() != nil {
-		return 0
+	// A program that was killed may still be closing its sockets.
+	patience, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for {
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(loopback.String(), strconv.Itoa(port)))
+		if err == nil && l.Close() == nil {
+			return port
+		}
+		select {
+		case <-time.After(pollInterval):
+		case <-patience.Done():
+			return 0
+		}
 	}
-	return port
 }
 
 // nodeAddress is the node's invented address; its pods get those that follow.

@@ -21,7 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local/sandbox"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 )
 
@@ -38,7 +38,7 @@ func subcommands() []subcommand {
 }
 
 func main() {
-	sandbox.ReexecMain()
+	local.ReexecMain()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil {
