@@ -59,6 +59,7 @@ func (p *capiProvider) Resources(context.Context) []func() resource.Resource {
 		newServiceAccountResource,
 		newEphemeralClusterResource,
 		newManagementClusterResource,
+		newProvidersResource,
 		newPivotResource,
 		newHelmReleaseResource,
 	}

@@ -1,0 +1,329 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/terraform-plugin-framework/path"
+	"github.com/hashicorp/terraform-plugin-framework/resource"
+	"github.com/hashicorp/terraform-plugin-framework/types"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/capi"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+)
+
+var (
+	_ resource.ResourceWithConfigure      = (*providersResource)(nil)
+	_ resource.ResourceWithImportState    = (*providersResource)(nil)
+	_ resource.ResourceWithIdentity       = (*providersResource)(nil)
+	_ resource.ResourceWithModifyPlan     = (*providersResource)(nil)
+	_ resource.ResourceWithValidateConfig = (*providersResource)(nil)
+)
+
+var providersTimes = defaultTimeouts{Create: 45 * time.Minute, Read: 2 * time.Minute, Update: 45 * time.Minute, Delete: 30 * time.Minute}
+
+type providersResource struct {
+	data *providerData
+}
+
+func newProvidersResource() resource.Resource { return &providersResource{} }
+
+func (r *providersResource) Metadata(_ context.Context, req resource.MetadataRequest, resp *resource.MetadataResponse) {
+	resp.TypeName = req.ProviderTypeName + "_providers"
+}
+
+func (r *providersResource) Configure(_ context.Context, req resource.ConfigureRequest, resp *resource.ConfigureResponse) {
+	r.data = configuredData(req, resp)
+}
+
+// ValidateConfig judges versions and the set of providers from the text alone.
+func (r *providersResource) ValidateConfig(ctx context.Context, req resource.ValidateConfigRequest, resp *resource.ValidateConfigResponse) {
+	var config providersModel
+	resp.Diagnostics.Append(req.Config.Get(ctx, &config)...)
+	if !resp.Diagnostics.HasError() {
+		resp.Diagnostics.Append(config.check(ctx)...)
+	}
+}
+
+// ModifyPlan keeps what an update that changes nothing on the cluster leaves as
+// it is: a new kubeconfig of the same cluster, another timeout.
+func (r *providersResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRequest, resp *resource.ModifyPlanResponse) {
+	if planDestroy(ctx, req, resp) {
+		return
+	}
+	planPhase(ctx, resp)
+	if req.State.Raw.IsNull() || resp.Diagnostics.HasError() {
+		return
+	}
+	var plan, state providersModel
+	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
+	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
+	if resp.Diagnostics.HasError() {
+		return
+	}
+	cluster := compareAccess(ctx, state.Cluster, plan.Cluster)
+	if cluster == otherCluster {
+		resp.Diagnostics.AddAttributeWarning(path.Root("cluster"), "The providers go to another cluster",
+			"They will be installed there, and those on the first cluster stay and are forgotten.")
+	}
+	plan.Installed, plan.ClusterUID, plan.ID = types.MapUnknown(types.StringType), types.StringUnknown(), types.StringUnknown()
+	if cluster == sameCluster {
+		plan.ClusterUID, plan.ID = state.ClusterUID, state.ID
+	}
+	if cluster == sameCluster && state.Phase.ValueString() == phaseReady && plan.wants(&state) {
+		plan.Installed = state.Installed
+	}
+	if state.Instance.IsNull() {
+		plan.Instance = types.StringUnknown()
+	}
+	for name, value := range map[string]any{"installed": plan.Installed, "cluster_uid": plan.ClusterUID, "id": plan.ID, "instance": plan.Instance} {
+		resp.Diagnostics.Append(resp.Plan.SetAttribute(ctx, path.Root(name), value)...)
+	}
+}
+
+// Create installs everything, and takes up what an earlier run left unfinished.
+func (r *providersResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
+	var plan providersModel
+	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
+	if resp.Diagnostics.HasError() {
+		return
+	}
+	timeout, diags := plan.Timeouts.Create(ctx, providersTimes.Create)
+	resp.Diagnostics.Append(diags...)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	plan.Instance = types.StringValue(uuid.NewString())
+	started := func() error {
+		unfinished := plan
+		unfinished.Phase = types.StringValue("starting")
+		unfinished.nothingKnown()
+		resp.Diagnostics.Append(resp.State.Set(ctx, &unfinished)...)
+		resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
+		return firstError(resp.Diagnostics)
+	}
+	err := r.ensure(ctx, &plan, false, started)
+	if err != nil {
+		problem := failure{verb: "install", thing: plan.thing(), cause: err, exists: "nothing was made", next: "mend the cause and run apply again"}
+		if !resp.State.Raw.IsNull() {
+			problem.exists = "what was installed before the step " + plan.Phase.ValueString() + " and during it"
+			problem.next = untaintAdvice("capi_providers")
+		}
+		problem.addTo(&resp.Diagnostics)
+		if resp.State.Raw.IsNull() {
+			return
+		}
+	}
+	plan.nothingKnown()
+	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
+	resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
+}
+
+// ensure has the engine bring everything about. started is called once the
+// cluster has answered, before anything is made.
+func (r *providersResource) ensure(ctx context.Context, m *providersModel, adopt bool, started func() error) error {
+	options, err := m.options(ctx)
+	if err != nil {
+		return err
+	}
+	options.Adopt = adopt
+	client, uid, err := r.reach(ctx, m)
+	if err != nil {
+		return err
+	}
+	m.ClusterUID, m.ID = types.StringValue(uid), types.StringValue(uid)
+	if err := started(); err != nil {
+		return err
+	}
+	if err := capi.EnsureOperator(ctx, client, options, reporter(&m.Phase)); err != nil {
+		return err
+	}
+	installed, err := capi.Inventory(ctx, client.Config)
+	if err != nil {
+		return err
+	}
+	m.store(ctx, installed)
+	m.Phase = types.StringValue(phaseReady)
+	return nil
+}
+
+// reach answers a client for the providers' cluster and the cluster's identity.
+func (r *providersResource) reach(ctx context.Context, m *providersModel) (*kube.Client, string, error) {
+	access, known, diags := accessFrom(ctx, m.Cluster)
+	if err := firstError(diags); err != nil {
+		return nil, "", err
+	}
+	if !known {
+		return nil, "", errConfigurationUnknown
+	}
+	client, err := r.data.connect(ctx, access)
+	if err != nil {
+		return nil, "", err
+	}
+	uid, err := client.UID(ctx)
+	return client, uid, err
+}
+
+// Read drops the providers from state only when the very cluster that they were
+// installed on says that its operator has none.
+func (r *providersResource) Read(ctx context.Context, req resource.ReadRequest, resp *resource.ReadResponse) {
+	var state providersModel
+	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
+	if resp.Diagnostics.HasError() {
+		return
+	}
+	resp.Diagnostics.Append(resp.Identity.Set(ctx, state.identity())...)
+	timeout, diags := state.Timeouts.Read(ctx, providersTimes.Read)
+	resp.Diagnostics.Append(diags...)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	installed, uid, err := r.look(ctx, &state)
+	if err != nil {
+		failure{verb: "refresh", thing: state.thing(), cause: err, exists: "the prior state is kept"}.warn(&resp.Diagnostics)
+		return
+	}
+	ofOperator := slices.ContainsFunc(installed, func(i capi.Installed) bool { return i.Method == capi.Operator })
+	if !ofOperator && state.Phase.ValueString() == phaseReady {
+		resp.State.RemoveResource(ctx)
+		return
+	}
+	state.ClusterUID, state.ID = types.StringValue(uid), types.StringValue(uid)
+	if complete := state.store(ctx, installed); !complete && state.Phase.ValueString() == phaseReady {
+		state.Phase = types.StringValue(phaseDrifted)
+	}
+	resp.Diagnostics.Append(resp.State.Set(ctx, &state)...)
+	resp.Diagnostics.Append(resp.Identity.Set(ctx, state.identity())...)
+}
+
+// look reads the inventory of the cluster that the providers were installed on.
+func (r *providersResource) look(ctx context.Context, state *providersModel) ([]capi.Installed, string, error) {
+	client, uid, err := r.reach(ctx, state)
+	if err != nil {
+		return nil, "", err
+	}
+	if given(state.ClusterUID) && state.ClusterUID.ValueString() != uid {
+		return nil, "", fmt.Errorf("another cluster (%s) answers at %s than the one that they were installed on (%s)", uid, client.Config.Host, state.ClusterUID.ValueString())
+	}
+	installed, err := capi.Inventory(ctx, client.Config)
+	return installed, uid, err
+}
+
+// Update changes versions and variables in place, finishes what is unfinished,
+// or only stores what changes nothing on the cluster.
+func (r *providersResource) Update(ctx context.Context, req resource.UpdateRequest, resp *resource.UpdateResponse) {
+	var plan, state providersModel
+	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
+	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
+	if resp.Diagnostics.HasError() {
+		return
+	}
+	timeout, diags := plan.Timeouts.Update(ctx, providersTimes.Update)
+	resp.Diagnostics.Append(diags...)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	adopt := state.Phase.ValueString() == phaseImported
+	plan.Instance = state.Instance
+	if plan.Instance.IsNull() {
+		plan.Instance = types.StringValue(uuid.NewString())
+	}
+	if !plan.Installed.IsUnknown() {
+		resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
+		resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
+		return
+	}
+	if err := r.ensure(ctx, &plan, adopt, func() error { return nil }); err != nil {
+		failure{
+			verb: "update", thing: plan.thing(), cause: err, exists: "what was installed before, and what was changed before the step " + plan.Phase.ValueString(),
+			next: "mend the cause and apply again, which continues",
+		}.addTo(&resp.Diagnostics)
+		// What was asked for before stays in state, so that the next plan shows the
+		// change again; the phase says that it is unfinished.
+		state.Instance, state.Phase = plan.Instance, types.StringValue("update-failed")
+		plan = state
+	}
+	plan.nothingKnown()
+	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
+	resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
+}
+
+// Delete does as on_destroy says. In a replacement it leaves what is unfinished
+// to the Create that follows.
+func (r *providersResource) Delete(ctx context.Context, req resource.DeleteRequest, resp *resource.DeleteResponse) {
+	var state providersModel
+	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
+	forGood, diags := destroyPlanned(ctx, req.Private)
+	resp.Diagnostics.Append(diags...)
+	if resp.Diagnostics.HasError() || !forGood && state.Phase.ValueString() != phaseReady || state.OnDestroy.ValueString() == onDestroyForget {
+		return
+	}
+	timeout, diags := state.Timeouts.Delete(ctx, providersTimes.Delete)
+	resp.Diagnostics.Append(diags...)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	stay, err := r.remove(ctx, &state)
+	if err != nil {
+		failure{
+			verb: "remove", thing: state.thing(), cause: err, exists: "the providers, as far as they were not removed yet",
+			next: "mend the cause and run destroy again. If the cluster is lost for good, set on_destroy = \"forget\", apply, and destroy",
+		}.addTo(&resp.Diagnostics)
+	}
+	if len(stay) > 0 {
+		resp.Diagnostics.AddWarning("The providers stay", sentence(fmt.Sprintf("%s were forgotten and not removed, since their cluster holds Cluster API clusters: %s. "+
+			"Set on_destroy = \"remove\" and apply before a destroy that shall remove them", state.thing(), strings.Join(stay, ", "))))
+	}
+}
+
+// remove answers the Clusters for whose sake nothing was removed.
+func (r *providersResource) remove(ctx context.Context, state *providersModel) (stay []string, err error) {
+	client, uid, err := r.reach(ctx, state)
+	switch {
+	case kube.IsAbsent(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case given(state.ClusterUID) && state.ClusterUID.ValueString() != uid:
+		return nil, fmt.Errorf("another cluster (%s) answers at %s than the one that they were installed on (%s)", uid, client.Config.Host, state.ClusterUID.ValueString())
+	}
+	if state.OnDestroy.ValueString() != onDestroyRemove {
+		stay, err = capi.Clusters(ctx, client.Config)
+		if err != nil || len(stay) > 0 {
+			return stay, err
+		}
+	}
+	certManager, _, _ := state.certManager(ctx)
+	return nil, capi.RemoveOperator(ctx, client, state.Instance.ValueString(), certManager != nil, reporter(nil))
+}
+
+// ImportState takes the path of a kubeconfig file or an entry of the provider's
+// clusters map. The configuration brings the rest, with an update in place.
+func (r *providersResource) ImportState(ctx context.Context, req resource.ImportStateRequest, resp *resource.ImportStateResponse) {
+	cluster := req.ID
+	if cluster == "" {
+		var identity providersIdentity
+		resp.Diagnostics.Append(req.Identity.Get(ctx, &identity)...)
+		cluster = identity.Cluster.ValueString()
+	}
+	if cluster == "" {
+		failure{verb: "import", thing: "the providers", cause: errors.New("the import needs the path of a kubeconfig file or an entry of the provider's clusters map")}.addTo(&resp.Diagnostics)
+		return
+	}
+	var model providersModel
+	resp.Diagnostics.Append(resp.State.Get(ctx, &model)...)
+	model.Cluster = accessObject(clusterObjectID{Cluster: cluster}.access())
+	model.Phase = types.StringValue(phaseImported)
+	_, uid, err := r.reach(ctx, &model)
+	if err != nil {
+		failure{verb: "import", thing: "the providers on " + cluster, cause: err}.addTo(&resp.Diagnostics)
+		return
+	}
+	model.ID, model.ClusterUID = types.StringValue(uid), types.StringValue(uid)
+	resp.Diagnostics.Append(resp.State.Set(ctx, &model)...)
+	resp.Diagnostics.Append(resp.Identity.Set(ctx, model.identity())...)
+}
