@@ -89,6 +89,8 @@ type builder struct {
 	report   progress.Reporter
 	programs []program
 	images   []image
+	charts   []chart
+	releases []release
 }
 
 func newBuilder(cache, source string, report progress.Reporter) *builder {
@@ -103,6 +105,8 @@ func newBuilder(cache, source string, report progress.Reporter) *builder {
 		},
 		programs: programs(),
 		images:   images(),
+		charts:   charts(),
+		releases: releases(),
 	}
 }
 
@@ -133,17 +137,17 @@ func (b *builder) ensure(ctx context.Context) (*Set, error) {
 }
 
 func (b *builder) set(key string) *Set {
-	return setIn(filepath.Join(b.cache, "sets", key))
+	return b.setIn(filepath.Join(b.cache, "sets", key))
 }
 
-func setIn(dir string) *Set {
+func (b *builder) setIn(dir string) *Set {
 	set := &Set{
 		Dir:         dir,
 		ImageLayout: filepath.Join(dir, "images"),
 		Repository:  filepath.Join(dir, "repository"),
 		Charts:      map[string]string{},
 	}
-	for _, c := range charts() {
+	for _, c := range b.charts {
 		set.Charts[c.Name] = filepath.Join(dir, "charts", c.file())
 	}
 	return set
@@ -176,17 +180,21 @@ func (b *builder) lock(ctx context.Context) (func(), error) {
 
 // build makes the set beside its place and moves it there.
 func (b *builder) build(ctx context.Context, set *Set) error {
-	layers, err := b.buildPrograms(ctx)
+	// The lock is held: what lies here was left by a builder that was killed.
+	if err := os.RemoveAll(b.work()); err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(b.work()) }()
+	draft, scratch := b.setIn(filepath.Join(b.work(), "set")), filepath.Join(b.work(), "scratch")
+	for _, dir := range []string{draft.Dir, scratch, filepath.Dir(set.Dir)} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	layers, err := b.buildPrograms(ctx, scratch)
 	if err != nil {
 		return err
 	}
-	// The lock is held: what lies here was left by a builder that was killed.
-	work := filepath.Join(b.cache, "work")
-	if err := os.RemoveAll(work); err != nil {
-		return err
-	}
-	defer func() { _ = os.RemoveAll(work) }()
-	draft, scratch := setIn(filepath.Join(work, "set")), filepath.Join(work, "scratch")
 	b.report(ctx, "packing", fmt.Sprintf("packing %d images", len(b.images)))
 	if err := b.writeLayout(ctx, draft.ImageLayout, filepath.Join(scratch, "layers"), layers); err != nil {
 		return err
@@ -197,14 +205,16 @@ func (b *builder) build(ctx context.Context, set *Set) error {
 	if err := b.writeRepository(ctx, draft.Repository, scratch); err != nil {
 		return err
 	}
-	if err := b.writeCertManager(ctx, draft.Repository, draft.Charts[CertManagerChart]); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(set.Dir), 0o755); err != nil {
-		return err
+	if file, ok := draft.Charts[CertManagerChart]; ok {
+		if err := b.writeCertManager(ctx, draft.Repository, file); err != nil {
+			return err
+		}
 	}
 	return os.Rename(draft.Dir, set.Dir)
 }
+
+// work is where things are made before they are moved to their places.
+func (b *builder) work() string { return filepath.Join(b.cache, "work") }
 
 // prune removes what has not been asked for in a long time.
 func (b *builder) prune(current *Set) error {

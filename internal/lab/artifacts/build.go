@@ -80,7 +80,7 @@ func (b *builder) setKey(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("reading the lab's source: %w", err)
 	}
 	pins := map[string]string{} // of modules that give files only
-	for _, c := range charts() {
+	for _, c := range b.charts {
 		if c.Module == "" {
 			continue
 		}
@@ -126,7 +126,7 @@ func hashOf(values ...any) string {
 
 // buildPrograms builds what is missing and returns all programs' layers by
 // their names.
-func (b *builder) buildPrograms(ctx context.Context) (map[string]*layer, error) {
+func (b *builder) buildPrograms(ctx context.Context, scratch string) (map[string]*layer, error) {
 	programKeys, err := b.programKeys(ctx)
 	if err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func (b *builder) buildPrograms(ctx context.Context) (map[string]*layer, error) 
 	group.SetLimit(buildsAtOnce)
 	for i, p := range b.programs {
 		group.Go(func() error {
-			made, err := b.programLayer(ctx, p, programKeys[p.Name], fmt.Sprintf("%d of %d", i+1, len(b.programs)))
+			made, err := b.programLayer(ctx, p, programKeys[p.Name], scratch, fmt.Sprintf("%d of %d", i+1, len(b.programs)))
 			if err != nil {
 				return err
 			}
@@ -153,7 +153,7 @@ func (b *builder) buildPrograms(ctx context.Context) (map[string]*layer, error) 
 }
 
 // programLayer returns the layer with one program from the cache, or builds it.
-func (b *builder) programLayer(ctx context.Context, p program, key, position string) (*layer, error) {
+func (b *builder) programLayer(ctx context.Context, p program, key, scratch, position string) (*layer, error) {
 	dir := filepath.Join(b.cache, "layers", key)
 	if found, err := openLayer(dir); err == nil {
 		now := time.Now()
@@ -161,12 +161,8 @@ func (b *builder) programLayer(ctx context.Context, p program, key, position str
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	scratch, err := os.MkdirTemp("", "capi-lab-build-")
-	if err != nil {
-		return nil, fmt.Errorf("making a folder to build %s in: %w", p.Name, err)
-	}
-	defer func() { _ = os.RemoveAll(scratch) }()
 	binary := filepath.Join(scratch, p.Name)
+	defer func() { _ = os.Remove(binary) }()
 	start := time.Now()
 	b.report(ctx, "building", fmt.Sprintf("building %s (%s)", p.Name, position))
 	if err := b.compile(ctx, p, binary); err != nil {

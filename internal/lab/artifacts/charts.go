@@ -108,7 +108,7 @@ func (c chart) file() string { return c.Name + "-" + c.Version + ".tgz" }
 
 // writeCharts packs all charts into dir.
 func (b *builder) writeCharts(ctx context.Context, dir, scratch string) error {
-	for _, c := range charts() {
+	for _, c := range b.charts {
 		b.report(ctx, "rendering", "packing chart "+c.Name+" "+c.Version)
 		module := b.source
 		if c.Module != "" {

@@ -138,7 +138,7 @@ func (s *Set) repositoryURL(elements ...string) string {
 // writeRepository renders the providers' release files into clusterctl's layout
 // for local repositories: <label>/<version>/<file>.
 func (b *builder) writeRepository(ctx context.Context, dir, scratch string) error {
-	for _, r := range releases() {
+	for _, r := range b.releases {
 		b.report(ctx, "rendering", "rendering "+r.Label+" "+r.Version)
 		if err := b.writeRelease(ctx, r, filepath.Join(dir, r.Label, r.Version), filepath.Join(scratch, r.Label)); err != nil {
 			return fmt.Errorf("rendering the release files of %s %s: %w", r.Label, r.Version, err)

@@ -5,6 +5,7 @@ package artifacts
 
 import (
 	"context"
+	"fmt"
 	"path"
 	"path/filepath"
 )
@@ -81,7 +82,11 @@ func operatorFiles(ctx context.Context, b *builder) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	files, err := filepath.Glob(filepath.Join(module, "pkg", "k8s", "apis", "cilium.io", "client", "crds", "*", "*.yaml"))
+	crds := filepath.Join(module, "pkg", "k8s", "apis", "cilium.io", "client", "crds")
+	files, err := filepath.Glob(filepath.Join(crds, "*", "*.yaml"))
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("there are no CRDs in %s", crds)
+	}
 	if err != nil {
 		return nil, err
 	}
