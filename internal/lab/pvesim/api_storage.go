@@ -7,6 +7,7 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -331,8 +332,11 @@ func deleteVolume(c *call) (any, error) {
 			return nil, die("cannot remove image, a guest with VMID '%d' exists!", v.VMID)
 		}
 	}
-	node := c.str("node")
-	return c.fork(node, "imgdel", id+"@"+st.ID, c.who, c.opts.Timing.DeleteVolume, func(w *worker) error {
+	node, about := c.str("node"), st.ID
+	if v != nil && v.VMID != 0 {
+		about = fmt.Sprintf("%d@%s", v.VMID, st.ID)
+	}
+	return c.fork(node, "imgdel", about, c.who, c.opts.Timing.DeleteVolume, func(w *worker) error {
 		return w.locked(func() error {
 			v := w.findVolume(node, id)
 			if v == nil {

@@ -217,7 +217,7 @@ func (s *Simulator) importDisk(node string, vmid int, storage, src string, p map
 		if from.Content == "iso" {
 			want = "" // named by a path, the format is found out
 		}
-		got, err := inspect(s.blobs.path(from.Blob), want)
+		got, err := s.blobs.inspect(from.Blob, want)
 		if err != nil {
 			return "", nil, die("cannot import from '%s' - %v", src, err)
 		}

@@ -8,5 +8,10 @@
 // phrases, texts and JSON types. It is written from the observed behaviour of
 // Proxmox VE 8.2 to 9.2 and shares no code with it.
 //
+// Not simulated, and answered with 501, are containers, snapshots, migration,
+// backups, high availability, firewalls, consoles and software-defined networks
+// beyond SDN.Use on a bridge; so are lost quorum and a node's configuration.
+// Disks hold nothing but the identity of the image on them.
+//
 // What runs inside a started machine is not its business, see [Booter].
 package pvesim

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/google/uuid"
@@ -62,16 +61,12 @@ const externalDataFile = 1 << 2
 // a backing file or a data file elsewhere could reach the node's own files.
 // want is the format that the name promises, "" to find it out. A file that is
 // cut off behind its header passes, as it does on a node.
-func inspect(path, want string) (inspected, error) {
-	f, err := os.Open(path)
+func (b *blobs) inspect(name, want string) (inspected, error) {
+	f, err := b.open(name)
 	if err != nil {
 		return inspected{}, err
 	}
 	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return inspected{}, err
-	}
 	var h qcow2Header
 	isQcow2 := binary.Read(io.NewSectionReader(f, 0, 104), binary.BigEndian, &h) == nil && string(h.Magic[:]) == "QFI\xfb"
 	if want == "" {
@@ -96,9 +91,9 @@ func inspect(path, want string) (inspected, error) {
 		}
 		return out, nil
 	case "raw":
-		return inspected{format: "raw", size: info.Size(), identity: identify(f)}, nil
+		return inspected{format: "raw", size: f.Size(), identity: identify(f)}, nil
 	}
-	return inspected{format: want, size: info.Size()}, nil
+	return inspected{format: want, size: f.Size()}, nil
 }
 
 // identify reads the first sector.

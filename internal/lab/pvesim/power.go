@@ -180,7 +180,10 @@ func (s *Simulator) switchOn(node string, id int) (*power, VM, error) {
 
 // startable checks what QEMU would trip over.
 func (s *Simulator) startable(m *vm) error {
-	n, _ := s.node(m.Node)
+	n, ok := s.node(m.Node)
+	if !ok {
+		return die("the node '%s' is no longer a member of the cluster", m.Node)
+	}
 	for _, k := range slices.Sorted(maps.Keys(m.Config)) {
 		if reNet.MatchString(k) {
 			if b := parseProperties(m.Config[k], "model")["bridge"]; b != "" && !slices.Contains(n.Bridges, b) {

@@ -70,7 +70,6 @@ func Start(ctx context.Context, opts Options) (*Simulator, error) {
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.listen(ctx); err != nil {
 		s.cancel()
-		files.close()
 		return nil, err
 	}
 	s.powerOnAgain()
@@ -137,7 +136,6 @@ func (s *Simulator) Close() error {
 	}
 	wg.Wait()
 	s.workers.Wait()
-	s.blobs.close()
 	return err
 }
 

@@ -138,7 +138,7 @@ func (s *Simulator) save() {
 }
 
 func (st *state) write(path string) error {
-	data, err := json.MarshalIndent(st, "", " ")
+	data, err := json.Marshal(st)
 	if err != nil {
 		return err
 	}

@@ -243,7 +243,7 @@ func (s *Simulator) examine(v *volume) error {
 	if v.Content != "import" {
 		return nil
 	}
-	got, err := inspect(s.blobs.path(v.Blob), v.Format)
+	got, err := s.blobs.inspect(v.Blob, v.Format)
 	if err != nil {
 		return fmt.Errorf("%s: %w", v.Name, err)
 	}

@@ -35,6 +35,9 @@ type labFlags struct {
 	bare                bool
 }
 
+// defaultDir is a lab's folder, below the checkout's .lab.
+const defaultDir = ".lab/lab"
+
 // hypervisorSpeed is how much faster than real hardware the simulated one is by
 // default.
 const hypervisorSpeed = 5
@@ -42,7 +45,7 @@ const hypervisorSpeed = 5
 func parseLab(name string, args []string) (labFlags, error) {
 	var f labFlags
 	set := flag.NewFlagSet(name, flag.ContinueOnError)
-	set.StringVar(&f.dir, "dir", ".lab", "folder of the lab")
+	set.StringVar(&f.dir, "dir", defaultDir, "folder of the lab")
 	set.StringVar(&f.block, "block", "", "addresses of the lab, a /24 of 127.0.0.0/8; without it a free one")
 	set.StringVar(&f.release, "release", "", "release of Proxmox VE to simulate")
 	set.Float64Var(&f.speed, "speed", hypervisorSpeed, "how much faster than hardware the hypervisor is")
@@ -125,7 +128,7 @@ func printStatus(st lab.Status) {
 // parseDir reads the flags of status and down.
 func parseDir(name string, args []string) (dir string, keep bool, err error) {
 	set := flag.NewFlagSet(name, flag.ContinueOnError)
-	set.StringVar(&dir, "dir", ".lab", "folder of the lab")
+	set.StringVar(&dir, "dir", defaultDir, "folder of the lab")
 	if name == "down" {
 		set.BoolVar(&keep, "keep", false, "keep the folder, so that up goes on where the lab stopped")
 	}
