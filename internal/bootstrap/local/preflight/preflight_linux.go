@@ -5,6 +5,7 @@ package preflight
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -131,12 +132,12 @@ func older(release string, major, minor int) bool {
 
 // try makes a pod, its network, and a container up to the point where its
 // command, which does not exist, would be executed.
-func try(ctx context.Context) error {
+func try(ctx context.Context) (err error) {
 	dir, err := os.MkdirTemp("", "capi-preflight-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	root := filepath.Join(dir, "root")
 	if err := os.Mkdir(root, 0o755); err != nil {
 		return err

@@ -59,7 +59,7 @@ func startShim(ctx context.Context, name string, ip netip.Addr) (*shim, []*os.Fi
 	// From here on only the shim has it, and its end shows on ours.
 	theirs.Close()
 	if err != nil {
-		w.conn.Close()
+		w.close()
 		return nil, nil, err
 	}
 	ready, err := s.await(ctx, readyID, first)
@@ -127,7 +127,7 @@ func (s *shim) listen(drained <-chan struct{}) {
 	// An error means that somebody else has waited for it; it is gone all the same.
 	_, _ = s.process.Wait()
 	<-drained
-	s.wire.conn.Close()
+	s.wire.close()
 	close(s.done)
 }
 

@@ -53,7 +53,7 @@ func withImage(run func() int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	imageRoot = dir
 	self, err := os.Executable()
 	if err != nil {
@@ -84,7 +84,7 @@ func libraries(t testing.TB) []Mount {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	var mounts []Mount
 	for _, p := range f.Progs {
 		if p.Type != elf.PT_INTERP {
@@ -216,7 +216,7 @@ func programCat(file string) {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	os.Stdout.Write(b)
+	_, _ = os.Stdout.Write(b)
 }
 
 func programFetch(url string) {

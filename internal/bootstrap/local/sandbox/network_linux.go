@@ -84,7 +84,7 @@ func networkSockets() ([]*os.File, error) {
 			var c net.PacketConn
 			if c, err = lc.ListenPacket(context.Background(), s.network, address); err == nil {
 				err = keep(c.(*net.UDPConn).File())
-				c.Close()
+				_ = c.Close()
 			}
 		} else {
 			var l net.Listener

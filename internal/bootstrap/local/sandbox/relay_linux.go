@@ -6,6 +6,7 @@ package sandbox
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -27,7 +28,7 @@ const soOriginalDst = 80
 // pod's network namespace and are served out here.
 type relay struct {
 	outbound Dialer
-	listener *net.TCPListener
+	listener net.Listener
 	udp      net.PacketConn
 	tcp      net.Listener
 	servers  []*dns.Server
@@ -47,9 +48,8 @@ func newRelay(sockets []*os.File, outbound Dialer, handler dns.Handler) (*relay,
 	}
 	r := &relay{outbound: outbound}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	l, err := net.FileListener(sockets[0])
-	if err == nil {
-		r.listener = l.(*net.TCPListener)
+	var err error
+	if r.listener, err = net.FileListener(sockets[0]); err == nil {
 		r.udp, err = net.FilePacketConn(sockets[1])
 	}
 	if err == nil {
@@ -75,7 +75,7 @@ func newRelay(sockets []*os.File, outbound Dialer, handler dns.Handler) (*relay,
 // accept takes the pod's outgoing connections.
 func (r *relay) accept() {
 	for {
-		c, err := r.listener.AcceptTCP()
+		c, err := r.listener.Accept()
 		if err != nil {
 			if r.ctx.Err() != nil {
 				return
@@ -94,7 +94,7 @@ func (r *relay) accept() {
 
 // connect dials what the pod dialled and copies. A destination that cannot be
 // reached shows as a reset: the pod's own connect(2) has succeeded by now.
-func (r *relay) connect(c *net.TCPConn) {
+func (r *relay) connect(c net.Conn) {
 	to, err := originalDestination(c)
 	if err != nil || r.outbound == nil {
 		reset(c)
@@ -111,8 +111,12 @@ func (r *relay) connect(c *net.TCPConn) {
 }
 
 // originalDestination reads what a redirected connection was dialled to.
-func originalDestination(c *net.TCPConn) (netip.AddrPort, error) {
-	raw, err := c.SyscallConn()
+func originalDestination(c net.Conn) (netip.AddrPort, error) {
+	t, ok := c.(*net.TCPConn)
+	if !ok {
+		return netip.AddrPort{}, fmt.Errorf("a redirected connection is a %T", c)
+	}
+	raw, err := t.SyscallConn()
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
@@ -142,14 +146,10 @@ func (r *relay) close() {
 		// It fails where the server has not begun, which the closed socket prevents.
 		_ = s.Shutdown()
 	}
-	if r.listener != nil {
-		r.listener.Close()
-	}
-	if r.udp != nil {
-		r.udp.Close()
-	}
-	if r.tcp != nil {
-		r.tcp.Close()
+	for _, socket := range []io.Closer{r.listener, r.udp, r.tcp} {
+		if socket != nil {
+			socket.Close()
+		}
 	}
 	r.wg.Wait()
 }

@@ -298,7 +298,7 @@ func (s *shimServer) reap(number uint64, c *child) uint32 {
 	defer s.mu.Unlock()
 	delete(s.children, number)
 	if c.pidfd >= 0 {
-		unix.Close(c.pidfd)
+		_ = unix.Close(c.pidfd)
 	}
 	return uint32(status)
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"syscall"
@@ -57,6 +58,9 @@ type message struct {
 
 // wire is one end of the socket. Both directions keep message boundaries.
 type wire struct{ conn *net.UnixConn }
+
+// close ends the socket. Nothing is lost: each message is sent as a whole.
+func (w *wire) close() { _ = w.conn.Close() }
 
 // newWire takes over the socket f, a SOCK_SEQPACKET.
 func newWire(f *os.File) (*wire, error) {
@@ -158,8 +162,8 @@ func memoryFile(v any) (*os.File, error) {
 		return nil, fmt.Errorf("making a memory file: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "memory file")
-	if err := json.NewEncoder(f).Encode(v); err == nil {
-		_, err = f.Seek(0, 0)
+	if err = json.NewEncoder(f).Encode(v); err == nil {
+		_, err = f.Seek(0, io.SeekStart)
 	}
 	if err != nil {
 		f.Close()
