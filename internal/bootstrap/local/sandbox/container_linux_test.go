@@ -102,11 +102,11 @@ func TestAReadOnlyRootTakesNoWritesButItsMountsDo(t *testing.T) {
 func TestAContainerSeesTheUsualFiles(t *testing.T) {
 	pod := startPod(t, PodConfig{Hostname: "web-0", Search: []string{"svc.cluster.local"}, HostAliases: []HostAlias{{IP: defaultNameserver, Hostnames: []string{"a", "b"}}}})
 	for file, want := range map[string]string{
-		"/etc/hostname":    "web-0\n",
-		"/etc/hosts":       "10.244.0.7\tweb-0\n169.254.1.53\ta\tb\n",
-		"/etc/resolv.conf": "nameserver 169.254.1.53\nsearch svc.cluster.local\n",
-		"/dev/null":        "",
-		"/proc/1/cmdline":  "/bin/program\x00cat",
+		"/etc/hostname":      "web-0\n",
+		"/etc/hosts":         "10.244.0.7\tweb-0\n169.254.1.53\ta\tb\n",
+		"/etc/resolv.conf":   "nameserver 169.254.1.53\nsearch svc.cluster.local\n",
+		"/dev/null":          "",
+		"/proc/self/cmdline": "/bin/program\x00cat",
 	} {
 		if exit, out := run(t, pod, ContainerConfig{UID: 1000, GID: 1000}, "cat", file); exit.Code != 0 || !strings.Contains(out, want) {
 			t.Errorf("%s: %d %q", file, exit.Code, out)

@@ -22,6 +22,7 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 )
 
 // recorder is a Dialer that leads everything to one address and remembers what
@@ -88,16 +89,30 @@ func TestAnUnreachableDestinationIsAResetConnection(t *testing.T) {
 func TestAPodsOwnAddressesStayInside(t *testing.T) {
 	out := &recorder{}
 	pod := startPod(t, PodConfig{Outbound: out.dial})
-	_, log := startContainer(t, pod, ContainerConfig{Name: "server", UID: 65532}, "serve", ":80")
+	_, log := startContainer(t, pod, ContainerConfig{Name: "server", UID: 65532}, "serve", ":8080")
 	log.await(t, "ready")
 	for _, address := range []string{"127.0.0.1", "localhost", "10.244.0.7", "pod"} {
-		exit, text := run(t, pod, ContainerConfig{Name: "client"}, "fetch", "http://"+address)
+		exit, text := run(t, pod, ContainerConfig{Name: "client"}, "fetch", "http://"+address+":8080")
 		if exit.Code != 0 || !strings.Contains(text, "pod says hello") {
 			t.Errorf("%s: %d %q", address, exit.Code, text)
 		}
 	}
 	if asked := out.seen(); len(asked) > 0 {
 		t.Errorf("dialled outside: %v", asked)
+	}
+}
+
+func TestAnyUserMayListenOnALowPort(t *testing.T) {
+	var st unix.Statfs_t
+	if err := unix.Statfs("/proc/sys/net", &st); err != nil {
+		t.Fatal(err)
+	}
+	if st.Flags&unix.ST_RDONLY != 0 {
+		t.Skip("/proc/sys is read-only here, as inside containers, so the setting cannot be made")
+	}
+	for _, uid := range []int{0, 65532} {
+		_, log := startContainer(t, startPod(t, PodConfig{}), ContainerConfig{UID: uid}, "serve", ":80")
+		log.await(t, "ready")
 	}
 }
 
@@ -247,9 +262,9 @@ func randomBytes(n int) []byte {
 
 func TestManyAndLargeTransfersArriveWhole(t *testing.T) {
 	pod := startPod(t, PodConfig{})
-	_, log := startContainer(t, pod, ContainerConfig{Name: "server"}, "echo", ":7")
+	_, log := startContainer(t, pod, ContainerConfig{Name: "server"}, "echo", ":7007")
 	log.await(t, "ready")
-	inside := func(ctx context.Context) (net.Conn, error) { return pod.Dial(ctx, "tcp", "10.244.0.7:7") }
+	inside := func(ctx context.Context) (net.Conn, error) { return pod.Dial(ctx, "tcp", "10.244.0.7:7007") }
 
 	// The second way leads through a relay as the pod's own connections do.
 	front, err := net.Listen("tcp", "127.0.0.1:0")

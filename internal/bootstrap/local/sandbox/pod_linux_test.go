@@ -426,9 +426,9 @@ func TestAContainerThatIsGivenUpIsKilled(t *testing.T) {
 func TestPodsLeaveNoDescriptorsOpen(t *testing.T) {
 	once := func() {
 		pod := startPod(t, PodConfig{Outbound: (&recorder{}).dial})
-		c, out := startContainer(t, pod, ContainerConfig{LogPath: filepath.Join(t.TempDir(), "log")}, "serve", ":80")
+		c, out := startContainer(t, pod, ContainerConfig{LogPath: filepath.Join(t.TempDir(), "log")}, "serve", ":8080")
 		out.await(t, "ready")
-		conn, err := pod.Dial(testContext(t), "tcp", "127.0.0.1:80")
+		conn, err := pod.Dial(testContext(t), "tcp", "127.0.0.1:8080")
 		if err != nil {
 			t.Fatal(err)
 		}
