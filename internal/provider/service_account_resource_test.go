@@ -4,8 +4,11 @@
 package provider
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -205,4 +208,66 @@ func TestServiceAccountWhoseProviderIsKilledIsFinished(t *testing.T) {
 				t.Errorf("there is %+v, want one account", s)
 			}
 		})
+}
+
+// The first refresh finds the resource's own mark and makes it final: then no
+// other workspace takes the account over.
+func TestServiceAccountIsKeptOnceItIsInAState(t *testing.T) {
+	lab := newProxmoxLab(t)
+	first := newWorkspace(t, lab.provider()+account())
+	first.must("apply", "-auto-approve", "-input=false")
+	first.must("plan", "-input=false")
+	second := newWorkspace(t, lab.provider()+account())
+	out, err := second.run("apply", "-auto-approve", "-input=false")
+	if err == nil || !strings.Contains(strings.Join(strings.Fields(strings.ReplaceAll(out, "│", " ")), " "), "belongs to another resource of this provider") {
+		t.Errorf("the second workspace: %v\n%s", err, out)
+	}
+	if out, err := first.run("plan", "-detailed-exitcode", "-input=false"); err != nil {
+		t.Errorf("the plan of the first: %v\n%s", err, out)
+	}
+	first.must("destroy", "-auto-approve", "-input=false")
+	if err := lab.empty(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServiceAccountSecretsStayOutOfPlansAndLogs(t *testing.T) {
+	lab := newProxmoxLab(t)
+	w := newWorkspace(t, lab.provider()+account())
+	t.Setenv("TF_LOG_PROVIDER", "TRACE")
+	said := w.must("apply", "-auto-approve", "-input=false")
+	state, err := os.ReadFile(filepath.Join(w.dir, "terraform.tfstate"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var parsed struct {
+		Resources []struct {
+			Instances []struct {
+				Attributes struct {
+					Credentials struct{ Secret string }
+				}
+				Private []byte
+			}
+		}
+	}
+	if err := json.Unmarshal(state, &parsed); err != nil {
+		t.Fatal(err)
+	}
+	instance := parsed.Resources[0].Instances[0]
+	secret := instance.Attributes.Credentials.Secret
+	if len(secret) != 36 {
+		t.Fatalf("the secret in state is %q", secret)
+	}
+	lab.raw(http.MethodDelete, "/access/users/capi@pve/token/capi-token", nil)
+	said += w.must("plan", "-input=false") + w.must("apply", "-auto-approve", "-input=false")
+	for name, text := range map[string]string{"the output and the provider's log": said, "the private state": string(instance.Private)} {
+		for what, value := range map[string]string{"the token's secret": secret, "the administrator's secret": lab.secret} {
+			if strings.Contains(text, value) {
+				t.Errorf("%s hold %s", name, what)
+			}
+		}
+	}
+	if !strings.Contains(said, "making sure of token") {
+		t.Error("the provider's log is not in the output, so nothing was checked")
+	}
 }
