@@ -65,6 +65,9 @@ type Client struct {
 
 	versionLock sync.Mutex
 	version     Version
+
+	loginLock sync.Mutex
+	loggedIn  bool
 }
 
 // New makes a client. Nothing is dialled; the error is about the configuration.
@@ -113,6 +116,22 @@ func (c *Client) newAPI(transport http.RoundTripper) *pve.Client {
 		options = append(options, pve.WithCredentials(&pve.Credentials{Username: c.config.Username, Password: c.config.Password}))
 	}
 	return pve.NewClient(c.base+"/api2/json", options...)
+}
+
+// login gets a ticket before the first call of a client without a token. The
+// library would try the call without one first, which Proxmox VE takes 3 s to
+// refuse. It renews the ticket by itself later.
+func (c *Client) login(ctx context.Context) error {
+	c.loginLock.Lock()
+	defer c.loginLock.Unlock()
+	if c.config.TokenID != "" || c.loggedIn {
+		return nil
+	}
+	if err := c.api.CreateSession(ctx); err != nil && !errors.Is(err, pve.ErrSessionExists) {
+		return err
+	}
+	c.loggedIn = true
+	return nil
 }
 
 // newTransport has no timeout for a whole request, which would cut the upload

@@ -4,6 +4,8 @@
 package proxmox
 
 import (
+	"errors"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -55,9 +57,23 @@ func TestATicketLoginWorksToo(t *testing.T) {
 	c := r.client(func(c *Config) {
 		c.TokenID, c.TokenSecret, c.Username, c.Password = "", "", "root@pam", pvesim.RootPassword
 	})
+	unauthorized := 0
+	r.faults.answer = func(_ http.ResponseWriter, req *http.Request) bool {
+		if !strings.HasSuffix(req.URL.Path, "/access/ticket") && req.Header.Get("Cookie") == "" {
+			unauthorized++
+		}
+		return false
+	}
 	made, err := c.EnsureTemplate(t.Context(), r.spec(), "instance", nil, func(Template) {})
 	if err != nil || !made.Finished {
 		t.Errorf("%+v, %v", made, err)
+	}
+	if unauthorized > 0 {
+		t.Errorf("%d calls were made without a ticket, each of which Proxmox VE holds back for 3 s", unauthorized)
+	}
+	wrong := r.client(func(c *Config) { c.TokenID, c.TokenSecret, c.Username, c.Password = "", "", "root@pam", "wrong" })
+	if _, err := wrong.Version(t.Context()); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "root@pam") {
+		t.Errorf("with a wrong password: %v", err)
 	}
 }
 

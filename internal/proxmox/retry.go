@@ -85,12 +85,16 @@ const (
 func (c *Client) retry(ctx context.Context, safe bool, try func() error) error {
 	wait := c.config.PollInterval / 4
 	for attempt := 1; ; attempt++ {
-		err := try()
+		err := c.login(ctx)
+		repeatable := safe || err != nil // a login can always be repeated
+		if err == nil {
+			err = try()
+		}
 		if err == nil {
 			return nil
 		}
 		v := judge(err)
-		if v == final || (v == answered && !safe) || attempt == attempts || ctx.Err() != nil {
+		if v == final || (v == answered && !repeatable) || attempt == attempts || ctx.Err() != nil {
 			return explain(err, c)
 		}
 		if !sleep(ctx, wait) {

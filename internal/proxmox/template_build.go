@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -419,8 +420,12 @@ func (b *build) convert(ctx context.Context, t *Template) error {
 	return err
 }
 
+// basedStorages are the types of storage whose disks become base volumes with
+// the conversion. Thick lvm has no such thing and makes full clones only; of
+// other types, plugins included, it is not known for certain.
+var basedStorages = []string{"dir", "nfs", "cifs", "cephfs", "glusterfs", "lvmthin", "zfspool", "zfs", "rbd"}
+
 // checkBase proves that the disks became base volumes, which linked clones need.
-// Storages of type lvm have no such thing; they make full clones only.
 func (c *Client) checkBase(ctx context.Context, t Template) error {
 	if !t.converted {
 		return fmt.Errorf("VM %d on node %s is not a template after its conversion", t.VMID, t.Node)
@@ -435,7 +440,7 @@ func (c *Client) checkBase(ctx context.Context, t Template) error {
 			return err
 		}
 		for _, entry := range list {
-			if entry.Name == storage && entry.Type != "lvm" {
+			if entry.Name == storage && slices.Contains(basedStorages, entry.Type) {
 				return fmt.Errorf("the disk %s of template %d on node %s (%s) is no base volume: the template was not converted as a whole; "+
 					"remove it (qm destroy %d) and apply again", device, t.VMID, t.Node, volume, t.VMID)
 			}

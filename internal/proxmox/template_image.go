@@ -211,6 +211,9 @@ func (b *build) upload(ctx context.Context, storage, file string) error {
 	if err != nil {
 		return fmt.Errorf("making a temporary file for the image: %w", err)
 	}
+	// Where the system allows it the file loses its name right away, so that not
+	// even a killed provider leaves it.
+	_ = os.Remove(temporary.Name())
 	defer func() {
 		_ = temporary.Close()
 		_ = os.Remove(temporary.Name())

@@ -51,6 +51,32 @@ func TestATemplateIsMadeAsItWasAskedFor(t *testing.T) {
 	}
 }
 
+func TestTemplatesAreMadeOnEveryKindOfStorage(t *testing.T) {
+	for _, kind := range []string{"dir", "nfs", "btrfs", "lvm", "lvmthin", "zfspool", "rbd"} {
+		for _, bios := range []string{"ovmf", "seabios"} {
+			t.Run(kind+" "+bios, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, func(o *pvesim.Options) {
+					o.Storages = append(pvesim.DefaultStorages(), pvesim.Storage{ID: "target", Type: kind, Content: []string{"images"}})
+				})
+				spec := r.spec()
+				spec.Storage, spec.BIOS = "target", bios
+				made := r.make(spec)
+				r.exactlyOne(made, made.Instance)
+				if made.Storage != "target" || made.BIOS != bios {
+					t.Errorf("the template is on %s with %s", made.Storage, made.BIOS)
+				}
+				if err := r.client().DeleteTemplate(t.Context(), made, nil); err != nil {
+					t.Fatal(err)
+				}
+				if s := r.sim.Summary(); len(s.VMs)+len(s.Files) > 0 {
+					t.Errorf("the deletion left %+v", s)
+				}
+			})
+		}
+	}
+}
+
 func TestTheImageFileStaysWhereItIsAskedFor(t *testing.T) {
 	r := newRig(t)
 	spec := r.spec()
