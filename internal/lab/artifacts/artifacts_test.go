@@ -241,3 +241,38 @@ func TestTheNextEnsureFinishesWhatAKilledOneBegan(t *testing.T) {
 		t.Errorf("the layout has %d images, want 3", len(manifest.Manifests))
 	}
 }
+
+func TestAToolIsBuiltOnceForThisMachine(t *testing.T) {
+	cache, source := t.TempDir(), tinySource(t)
+	m := &messages{}
+	var paths []string
+	for range 2 {
+		b := tinyBuilder(cache, source, m)
+		b.programs = []program{{Name: "one", Module: "tiny", Package: "./one", Host: true}}
+		path, err := b.ensureTool(t.Context(), b.programs[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, path)
+	}
+	if paths[0] != paths[1] || len(m.starting("building")) != 1 {
+		t.Errorf("got %q after %q", paths, m.text)
+	}
+	if out, err := exec.CommandContext(t.Context(), paths[0]).CombinedOutput(); err != nil || string(out) != "1\n" {
+		t.Errorf("it says %q (%v)", out, err)
+	}
+}
+
+func TestTheCLIOnThePathIsTaken(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	for _, name := range []string{"tofu", "terraform"} { // the latter comes first, once it is there
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := CLI(t.Context(), nil); err != nil || got != path {
+			t.Errorf("got %s (%v), want %s", got, err, path)
+		}
+	}
+}

@@ -181,7 +181,11 @@ func (b *builder) compile(ctx context.Context, p program, out string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false",
 		"-ldflags", strings.TrimSpace("-s -w "+p.LDFlags), "-o", out, p.Package)
 	cmd.Dir = filepath.Join(b.modulesDir(), p.Module)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+runtime.GOARCH, "GOWORK=off")
+	system := "linux"
+	if p.Host {
+		system = runtime.GOOS
+	}
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+runtime.GOARCH, "GOWORK=off")
 	// An interrupt lets the Go command remove its own scratch folder.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second

@@ -50,6 +50,7 @@ type program struct {
 	Package string // import path of the main package
 	LDFlags string // beyond "-s -w"
 	Path    string // where it lies in images
+	Host    bool   // runs on this machine's system instead of in an image
 }
 
 // image is an OCI image with one program in it.

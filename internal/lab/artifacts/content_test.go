@@ -76,6 +76,7 @@ func TestVersionsAreThoseOfTheNestedModules(t *testing.T) {
 		{"operator", "sigs.k8s.io/cluster-api-operator", OperatorVersion},
 		{"cert-manager", "github.com/cert-manager/cert-manager", CertManagerVersion},
 		{"cilium", "github.com/cilium/cilium", "v" + CiliumVersion},
+		{"opentofu", "github.com/opentofu/opentofu", OpenTofuVersion},
 	} {
 		t.Run(test.module, func(t *testing.T) {
 			name := filepath.Join(source, "internal", "lab", "images", test.module, "go.mod")
