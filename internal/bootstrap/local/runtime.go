@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local/preflight"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 )
@@ -76,6 +77,9 @@ func (f folder) ensure(ctx context.Context, cluster bootstrap.Cluster, report pr
 		}
 	}
 	if !alive {
+		if err := checkMachine(ctx, report); err != nil {
+			return nil, err
+		}
 		report.Report(ctx, "starting", fmt.Sprintf("starting the cluster %q as processes of this machine; its data lie in %s", f.name, f.path()))
 		if err := writeJSON(f.path("cluster.json"), cluster); err != nil {
 			return nil, err
@@ -85,6 +89,15 @@ func (f folder) ensure(ctx context.Context, cluster bootstrap.Cluster, report pr
 		}
 	}
 	return f.awaitReady(ctx, report)
+}
+
+// checkMachine says what is in the way before anything is made.
+func checkMachine(ctx context.Context, report progress.Reporter) error {
+	found := preflight.Check(ctx)
+	for _, warning := range found.Warnings() {
+		report.Report(ctx, "checking", "this may fail later: "+warning)
+	}
+	return found.Err()
 }
 
 // spawn starts the supervisor, which outlives this process.

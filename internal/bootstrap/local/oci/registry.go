@@ -29,7 +29,8 @@ type Registry struct {
 	// Insecure are hosts that are asked over plain HTTP. Loopback addresses
 	// always are.
 	Insecure []string
-	// Keychain finds credentials; the default reads docker's and podman's files.
+	// Keychain finds credentials; the default reads docker's and podman's files
+	// and runs no credential helper.
 	Keychain authn.Keychain
 	// Transport is the default transport if it is nil.
 	Transport http.RoundTripper
@@ -94,7 +95,7 @@ func (r Registry) candidates(ref string) ([]name.Reference, error) {
 func (r Registry) pull(ctx context.Context, ref name.Reference) (v1.Image, error) {
 	keychain := r.Keychain
 	if keychain == nil {
-		keychain = authn.DefaultKeychain
+		keychain = storedCredentials{}
 	}
 	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(keychain), remote.WithPlatform(platform())}
 	if r.Transport != nil {
