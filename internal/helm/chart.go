@@ -166,9 +166,9 @@ func (c Chart) fromRegistry(ctx context.Context) (*helmchart.Chart, error) {
 	if err != nil {
 		return nil, err
 	}
-	tag := c.Version
-	if _, digested, _ := strings.Cut(ref, "@"); digested == "" {
-		if tag, err = registryTag(client, ref, c.Version); err != nil {
+	if !strings.Contains(ref, "@") {
+		tag, err := registryTag(client, ref, c.Version)
+		if err != nil {
 			return nil, withCause(ctx, err)
 		}
 		ref += ":" + tag

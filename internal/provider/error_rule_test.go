@@ -17,8 +17,8 @@ func TestAFailureSaysCauseStateAndNextStep(t *testing.T) {
 	}{
 		"the cause alone": {failure{verb: "read", thing: "it", cause: errors.New("dial: refused")}, "Dial: refused."},
 		"all three parts": {
-			failure{verb: "read", thing: "it", cause: errors.New("Refused."), exists: "a half-made VM 100", next: "run apply again"},
-			"Refused.\n\nWhat exists now: A half-made VM 100.\n\nWhat to do next: Run apply again.",
+			failure{verb: "read", thing: "it", cause: errors.New("it refused"), exists: "a half-made VM 100", next: "run apply again"},
+			"It refused.\n\nWhat exists now: A half-made VM 100.\n\nWhat to do next: Run apply again.",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
