@@ -149,7 +149,7 @@ func TestCredentialsChangeTheHash(t *testing.T) {
 		}
 		seen[hash] = name
 	}
-	if p.variablesHash() != p.variablesHash() {
+	if first, again := p.variablesHash(), p.variablesHash(); first != again {
 		t.Error("the hash is not stable")
 	}
 }

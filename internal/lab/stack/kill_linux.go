@@ -43,7 +43,7 @@ func (s *Stack) ApplyKilling(ctx context.Context, word *regexp.Regexp, variables
 		return nil
 	default:
 		cancel()
-		<-killed
+		_ = <-killed // none was killed, as the answer says
 		return errors.Join(ErrNotKilled, err)
 	}
 }

@@ -162,7 +162,7 @@ func (a *accountController) sync(ctx context.Context, name cache.ObjectName) err
 	account := obj.(*unstructured.Unstructured)
 	roles, found, err := unstructured.NestedStringSlice(account.Object, "spec", "roles")
 	if err != nil || !found {
-		return errors.Join(errors.New("Roles not found"), err, a.setStatus(ctx, account, "Roles not found"))
+		return errors.Join(errors.New("no roles found"), err, a.setStatus(ctx, account, "Roles not found"))
 	}
 	if !slices.Contains(a.access.AllowedKubernetesNamespaces(), name.Namespace) {
 		return a.setStatus(ctx, account, fmt.Sprintf("Namespace is not allowed: %s", name.Namespace))

@@ -48,7 +48,7 @@ func newResources(ctx context.Context) (*resources, error) {
 	for _, ns := range []resource.Namespace{
 		v1alpha1.NamespaceName, config.NamespaceName, network.NamespaceName, cluster.NamespaceName, k8s.NamespaceName, etcd.NamespaceName,
 	} {
-		if err := namespaces.Register(ctx, ns, string(ns)); err != nil {
+		if err := namespaces.Register(ctx, ns, ns); err != nil {
 			return nil, fmt.Errorf("register namespace %s: %w", ns, err)
 		}
 	}

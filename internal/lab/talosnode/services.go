@@ -4,7 +4,6 @@
 package talosnode
 
 import (
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -126,6 +125,3 @@ func (s *service) proto(id string) *machineapi.ServiceInfo {
 		},
 	}
 }
-
-// errUnknownService is Talos's answer for a service that the node does not have.
-func errUnknownService(id string) error { return fmt.Errorf("service %q not defined", id) }

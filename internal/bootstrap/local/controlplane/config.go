@@ -89,7 +89,7 @@ type ExtraArgs struct {
 	Etcd, APIServer, ControllerManager, Scheduler []string
 }
 
-// Defaults of [Config].
+// DefaultStartTimeout is what [Config].StartTimeout is unless given.
 const DefaultStartTimeout = 3 * time.Minute
 
 // DefaultServiceCIDR and DefaultPodCIDR are kubeadm's and kind's usual ranges.

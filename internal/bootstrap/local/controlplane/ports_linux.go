@@ -25,11 +25,10 @@ type reservation struct {
 }
 
 func reserve(addr netip.Addr) (*reservation, error) {
-	family, sockaddr := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{})
+	family := unix.AF_INET6
+	var sockaddr unix.Sockaddr = &unix.SockaddrInet6{Addr: addr.As16()}
 	if addr.Is4() {
-		sockaddr = &unix.SockaddrInet4{Addr: addr.As4()}
-	} else {
-		family, sockaddr = unix.AF_INET6, &unix.SockaddrInet6{Addr: addr.As16()}
+		family, sockaddr = unix.AF_INET, &unix.SockaddrInet4{Addr: addr.As4()}
 	}
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
