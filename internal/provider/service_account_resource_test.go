@@ -271,3 +271,39 @@ func TestServiceAccountSecretsStayOutOfPlansAndLogs(t *testing.T) {
 		t.Error("the provider's log is not in the output, so nothing was checked")
 	}
 }
+
+// An account that somebody else has made can be imported. It gets what it lacks;
+// its secret stays unknown, and its token as it is.
+func TestServiceAccountOfSomebodyElseIsImported(t *testing.T) {
+	lab := newProxmoxLab(t)
+	lab.raw(http.MethodPost, "/access/users", map[string]any{"userid": "capi@pve", "enable": 1})
+	secret, err := lab.sim.CreateToken("capi@pve", "capi-token", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorkspace(t, lab.provider()+account(`comment = "now ours"`)+`
+import {
+  to = capi_service_account.capi
+  id = "capi@pve!capi-token"
+}
+`)
+	if out := w.must("apply", "-auto-approve", "-input=false", "-no-color"); !strings.Contains(out, "1 imported, 0 added, 1 changed, 0 destroyed") {
+		t.Errorf("the apply says:\n%s", out)
+	}
+	if out, err := w.run("plan", "-detailed-exitcode", "-input=false"); err != nil {
+		t.Errorf("the plan after it is not empty: %v\n%s", err, out)
+	}
+	client, err := proxmox.New(proxmox.Config{
+		Endpoint: lab.sim.URL(), TokenID: "capi@pve!capi-token", TokenSecret: secret, CAPEM: string(lab.sim.CA()), PollInterval: proxmoxPoll,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Version(t.Context()); err != nil {
+		t.Errorf("the token does not work any more: %v", err)
+	}
+	w.must("destroy", "-auto-approve", "-input=false")
+	if err := lab.empty(); err != nil {
+		t.Error(err)
+	}
+}

@@ -216,6 +216,17 @@ func TestAKeptTemplateIsNeverTakenOver(t *testing.T) {
 	}
 }
 
+func TestATemplateOnPlainDisksIsNotTakenForFinished(t *testing.T) {
+	r := newRig(t)
+	spec := r.spec()
+	m := mark{Kind: "template", Instance: "other", State: stateBuilding, Key: spec.key()}
+	r.raw(http.MethodPost, "/nodes/pve1/qemu", map[string]any{"vmid": 100, "name": spec.Name, "scsi0": "local-lvm:10", "template": 1, "description": m.String()})
+	_, err := r.client().EnsureTemplate(t.Context(), spec, uuid.NewString(), nil, func(Template) {})
+	if err == nil || !strings.Contains(err.Error(), "is no base volume") || !strings.Contains(err.Error(), "qm destroy 100") {
+		t.Errorf("error is %v", err)
+	}
+}
+
 func TestAnswersAboutATemplateAreThree(t *testing.T) {
 	r := newRig(t, func(o *pvesim.Options) { o.Nodes = []pvesim.Node{{Name: "pve1"}, {Name: "pve2"}} })
 	made := r.make(r.spec())
