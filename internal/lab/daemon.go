@@ -26,8 +26,6 @@ const (
 	lockFile   = "lock"
 	statusFile = "status.json"
 	logFile    = "lab.log"
-	// VariablesFile holds the variables of examples/talos-proxmox for this lab.
-	VariablesFile = "talos-proxmox.tfvars.json"
 )
 
 // Status is what a running lab says of itself.
