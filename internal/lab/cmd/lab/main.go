@@ -5,6 +5,7 @@
 // software is real and only the hypervisor is simulated.
 //
 //	go run ./internal/lab/cmd/lab images   build all images, the repository and the charts
+//	go run ./internal/lab/cmd/lab cli      print the path of terraform, tofu or an OpenTofu built here
 //	go run ./internal/lab/cmd/lab up       start a lab in the background (-dir, -block, -release, -speed, -bare)
 //	go run ./internal/lab/cmd/lab run      the same in the foreground
 //	go run ./internal/lab/cmd/lab status   say what it holds
@@ -34,6 +35,7 @@ type subcommand struct {
 func subcommands() []subcommand {
 	return append([]subcommand{
 		{"images", "build all images, the repository and the charts", runImages},
+		{"cli", "print the path of a Terraform-compatible command, built if there is none", runCLI},
 	}, labCommands()...)
 }
 
