@@ -120,11 +120,11 @@ func newTestCluster(t *testing.T, control Control) *testCluster {
 }
 
 // loopback is an address of 127.0.0.0/8 that nobody listens on. Tests of several
-// processes draw from 127.64.0.0/10 at random.
+// processes draw from 127.192.0.0/10 at random, apart from where labs lie.
 func loopback(t *testing.T) netip.Addr {
 	t.Helper()
 	for range 100 {
-		a := netip.AddrFrom4([4]byte{127, byte(64 + rand.IntN(64)), byte(rand.IntN(256)), byte(1 + rand.IntN(254))})
+		a := netip.AddrFrom4([4]byte{127, byte(192 + rand.IntN(60)), byte(rand.IntN(256)), byte(1 + rand.IntN(254))})
 		l, err := net.Listen("tcp", netip.AddrPortFrom(a, 50000).String())
 		if err == nil {
 			_ = l.Close()

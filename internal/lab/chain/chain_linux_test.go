@@ -1,0 +1,386 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local/oci"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local/sandbox"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/capi"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/cluster"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/helm"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/artifacts"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/proxmox"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/talos"
+)
+
+func TestMain(m *testing.M) {
+	sandbox.ReexecMain() // pods are this program again
+	os.Exit(m.Run())
+}
+
+// world is everything outside the bootstrap cluster.
+type world struct {
+	t      *testing.T
+	dir    string
+	lab    *lab.Lab
+	store  *oci.Store
+	report progress.Reporter
+}
+
+func newWorld(ctx context.Context, t *testing.T) *world {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "chain") // a short path: unix sockets lie below it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	w := &world{t: t, dir: dir, report: reporter(t)}
+	set, err := artifacts.Ensure(ctx, w.report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache, err := artifacts.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.store = oci.NewStore(filepath.Join(cache, "roots"), oci.Layout{Path: set.ImageLayout, IgnoreDigest: true})
+	if w.lab, err = lab.Start(ctx, lab.Options{Dir: filepath.Join(dir, "lab"), Artifacts: set, Report: w.report}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.lab.Close(); err != nil {
+			t.Errorf("close the lab: %v", err)
+		}
+	})
+	return w
+}
+
+// reporter logs with the time since the start. What a machine's goroutines say
+// after the test's end is dropped, which testing would panic about.
+func reporter(t *testing.T) progress.Reporter {
+	var mu sync.Mutex
+	start, over := time.Now(), false
+	t.Cleanup(func() {
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+	})
+	return func(_ context.Context, phase, message string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !over {
+			t.Logf("%6.1fs %s: %s", time.Since(start).Seconds(), phase, message)
+		}
+	}
+}
+
+// prepare makes the template and the account on Proxmox VE, with the provider's
+// own engines.
+func (w *world) prepare(ctx context.Context) (template proxmox.Template, secret string) {
+	w.t.Helper()
+	admin, err := proxmox.New(proxmox.Config{
+		Endpoint: w.lab.PVE.URL(), CAPEM: string(w.lab.PVE.CA()), TokenID: lab.TokenID, TokenSecret: w.lab.TokenSecret(), PollInterval: 100 * time.Millisecond,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	schematic, err := talos.NewSchematic([]string{talos.QEMUGuestAgent}, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	image, err := talos.NewDiskImage(schematic, talos.Image{Factory: w.lab.Factory.URL(), Version: "v1.13.7"}, talos.Factory{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	template, err = admin.EnsureTemplate(ctx, proxmox.TemplateSpec{
+		Node: "pve1", Storage: "local-lvm", Image: image, Identity: image.Identity(), BIOS: "seabios",
+		TemplateSettings: proxmox.TemplateSettings{Name: "talos-v1.13.7", CPUType: "x86-64-v2-AES", Cores: 2, MemoryMiB: 2048, Agent: true, Bridge: "vmbr0"},
+	}, uuid.NewString(), w.report, func(proxmox.Template) {})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	secret, err = admin.EnsureAccount(ctx, account, proxmox.Holder{Instance: uuid.NewString()}, w.report)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return template, secret
+}
+
+var account = proxmox.AccountSpec{UserID: "capi@pve", TokenName: "capi-token", Permissions: proxmox.LeastPrivilege, PrivilegeSeparation: true}
+
+// providers are those of the example.
+func (w *world) providers(secret string) capi.InitOptions {
+	return capi.InitOptions{
+		Source:      capi.Source{Repository: "file://" + w.lab.Artifacts.Repository},
+		CertManager: capi.CertManager{Version: artifacts.CertManagerVersion},
+		Providers: []capi.Provider{
+			{Type: capi.Core, Name: "cluster-api", Version: artifacts.ClusterAPIVersion},
+			{Type: capi.Bootstrap, Name: "talos", Version: artifacts.CABPTVersion},
+			{Type: capi.ControlPlane, Name: "talos", Version: artifacts.CACPPTVersion},
+			{Type: capi.IPAM, Name: "in-cluster", Version: artifacts.IPAMVersion},
+			{Type: capi.Infrastructure, Name: "proxmox", Version: artifacts.ProxmoxVersion, Credentials: &capi.ProxmoxCredentials{
+				URL: w.lab.PVE.URL(), Token: account.TokenID(), Secret: secret, CA: string(w.lab.PVE.CA()),
+			}},
+		},
+	}
+}
+
+// example reads a file of the example that the lab runs.
+func example(t *testing.T, name string) string {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("..", "..", "..", "examples", "talos-proxmox", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+// manifest is the example's cluster on addresses of the block.
+func (w *world) manifest(template proxmox.Template, secret string) cluster.ApplyOptions {
+	w.t.Helper()
+	v := w.lab.Variables()
+	values := map[string]string{"TEMPLATE_ID": strconv.Itoa(template.VMID), "NODE": "pve1", "BRIDGE": "vmbr0"}
+	for name, variable := range map[string]string{
+		"VIP": "vip", "ADDRESSES": "addresses", "PREFIX": "prefix", "GATEWAY": "gateway", "DNS_SERVER": "dns_server",
+	} {
+		values[name] = fmt.Sprint(v[variable])
+	}
+	text, err := cluster.Fill(example(w.t, "kmgt.yaml"), values)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	parsed, err := cluster.Parse(text)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	secrets, err := cluster.ParseSecrets(fmt.Sprintf(`apiVersion: v1
+kind: Secret
+metadata: {name: proxmox-credentials, namespace: kmgt, labels: {platform.ionos.com/secret-type: proxmox-credentials}}
+stringData: {url: %q, token: %q, secret: %q, insecure: "false", root_ca: %q}
+`, w.lab.PVE.URL(), account.TokenID(), secret, w.lab.PVE.CA()))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return cluster.ApplyOptions{Instance: uuid.NewString(), Manifest: parsed, Secrets: secrets}
+}
+
+// TestRealControllersBuildTheClusterOfTheExample goes the example's way from
+// nothing to a ready control plane.
+func TestRealControllersBuildTheClusterOfTheExample(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a whole Cluster API")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	defer cancel()
+	w := newWorld(ctx, t)
+	template, secret := w.prepare(ctx)
+	management := startManagement(ctx, t, w.store, filepath.Join(w.dir, "m"), w.lab.Address(5))
+	if err := capi.Init(ctx, management, w.providers(secret), w.report); err != nil {
+		t.Fatal(err)
+	}
+	w.report(ctx, "chain", "providers are ready")
+
+	mgmt, err := kube.NewClient(management)
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := cluster.Home{Client: mgmt, Namespace: "kmgt", Name: "kmgt", Report: w.report}
+	created, err := home.Create(ctx, w.manifest(template, secret), func() {})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, home.Tree(context.WithoutCancel(ctx)))
+	}
+	w.report(ctx, "chain", "control plane is initialized")
+
+	config, err := kube.ConfigFromKubeconfig(created.Credentials.Kubeconfig, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.checkBare(ctx, config)
+	w.installCharts(ctx, config)
+	w.await(ctx, "the Node ready, initialized and with its providerID", func(ctx context.Context) error { return w.nodeReady(ctx, config) })
+	w.await(ctx, "TalosControlPlane ready", func(ctx context.Context) error {
+		tcp, err := mgmt.Object(ctx, "controlplane.cluster.x-k8s.io/v1alpha3", "TalosControlPlane", "kmgt", "kmgtcp")
+		if err != nil {
+			return err
+		}
+		ready, _, _ := unstructured.NestedBool(tcp.Object, "status", "ready")
+		if !ready {
+			return errors.New("not ready")
+		}
+		return nil
+	})
+	if err := home.WaitAvailable(ctx); err != nil {
+		t.Fatalf("%v\n%s", err, home.Tree(context.WithoutCancel(ctx)))
+	}
+	w.report(ctx, "chain", "the cluster is available\n"+home.Tree(ctx))
+	w.remove(ctx, mgmt)
+}
+
+// checkBare checks the Node as it is before any chart.
+func (w *world) checkBare(ctx context.Context, config *rest.Config) {
+	w.t.Helper()
+	client, err := kube.NewClient(config)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.await(ctx, "the Node registered", func(ctx context.Context) error {
+		nodes := &corev1.NodeList{}
+		if err := client.List(ctx, nodes); err != nil {
+			return err
+		}
+		if len(nodes.Items) != 1 {
+			return fmt.Errorf("%d nodes", len(nodes.Items))
+		}
+		n := nodes.Items[0]
+		if ready(n) || n.Spec.ProviderID != "" || !uninitialized(n) {
+			w.t.Errorf("before the charts the Node is %+v with taints %v", n.Status.Conditions, n.Spec.Taints)
+		}
+		return nil
+	})
+}
+
+func ready(n corev1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func uninitialized(n corev1.Node) bool {
+	for _, taint := range n.Spec.Taints {
+		if taint.Key == "node.cloudprovider.kubernetes.io/uninitialized" {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) nodeReady(ctx context.Context, config *rest.Config) error {
+	client, err := kube.NewClient(config)
+	if err != nil {
+		return err
+	}
+	nodes := &corev1.NodeList{}
+	if err := client.List(ctx, nodes); err != nil {
+		return err
+	}
+	if len(nodes.Items) != 1 {
+		return fmt.Errorf("%d nodes", len(nodes.Items))
+	}
+	n := nodes.Items[0]
+	if !ready(n) || uninitialized(n) || !strings.HasPrefix(n.Spec.ProviderID, "proxmox://") {
+		return fmt.Errorf("ready %v, providerID %q, taints %v; pods: %s", ready(n), n.Spec.ProviderID, n.Spec.Taints, pods(ctx, client))
+	}
+	return nil
+}
+
+// pods says in one line how all pods are.
+func pods(ctx context.Context, client *kube.Client) string {
+	list := &corev1.PodList{}
+	if err := client.List(ctx, list); err != nil {
+		return err.Error()
+	}
+	var out []string
+	for _, p := range list.Items {
+		line := p.Namespace + "/" + p.Name + " " + string(p.Status.Phase)
+		for _, s := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
+			if s.State.Waiting != nil {
+				line += " " + s.Name + ": " + s.State.Waiting.Reason + " " + s.State.Waiting.Message
+			}
+			if s.LastTerminationState.Terminated != nil {
+				line += " " + s.Name + " ended " + strconv.Itoa(int(s.LastTerminationState.Terminated.ExitCode)) + " " + s.LastTerminationState.Terminated.Message
+			}
+		}
+		out = append(out, line)
+	}
+	return strings.Join(out, "; ")
+}
+
+func (w *world) installCharts(ctx context.Context, config *rest.Config) {
+	w.t.Helper()
+	client, err := kube.NewClient(config)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for chart, values := range map[string]string{"cilium": "cilium.yaml", "talos-cloud-controller-manager": "cloud-controller-manager.yaml"} {
+		merged, err := helm.MergeValues([]string{example(w.t, values)})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		release, err := helm.Engine{Report: w.report}.Ensure(ctx, client, helm.Spec{
+			Name: chart, Namespace: metav1.NamespaceSystem, Chart: helm.Chart{Ref: w.lab.Artifacts.Charts[chart]}, Values: merged, Owner: uuid.NewString(),
+		})
+		if err != nil || !release.Deployed() {
+			w.t.Fatalf("release %s: %+v, %v", chart, release, err)
+		}
+	}
+}
+
+// remove deletes the Cluster and waits until its machine is gone.
+func (w *world) remove(ctx context.Context, mgmt *kube.Client) {
+	w.t.Helper()
+	obj, err := mgmt.Object(ctx, "cluster.x-k8s.io/v1beta2", "Cluster", "kmgt", "kmgt")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := mgmt.Delete(ctx, obj); err != nil {
+		w.t.Fatal(err)
+	}
+	w.await(ctx, "the Cluster and its VM gone", func(ctx context.Context) error {
+		_, err := mgmt.Object(ctx, "cluster.x-k8s.io/v1beta2", "Cluster", "kmgt", "kmgt")
+		if !kube.IsAbsent(err) {
+			return fmt.Errorf("the Cluster is there (%w)", err)
+		}
+		if vms := w.lab.PVE.Summary().VMs; len(vms) != 1 {
+			return fmt.Errorf("VMs are %v", vms)
+		}
+		return nil
+	})
+	if left, err := os.ReadDir(filepath.Join(w.dir, "lab", "disks")); err != nil || len(left) != 0 {
+		w.t.Errorf("disks are left: %v (%v)", left, err)
+	}
+}
+
+// await tries until f has no error. The test's deadline ends it.
+func (w *world) await(ctx context.Context, what string, f func(ctx context.Context) error) {
+	w.t.Helper()
+	w.report(ctx, "await", what)
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
+	defer cancel()
+	ticker := time.NewTicker(500 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := f(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			w.t.Fatalf("%s: %v", what, err)
+		case <-ticker.C:
+		}
+	}
+}
