@@ -222,7 +222,57 @@ func (c *container) mounts(pod *corev1.Pod, env []corev1.EnvVar) ([]sandbox.Moun
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		return nil, fmt.Errorf("making the file for the termination message of %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return append(mounts, sandbox.Mount{Source: file, Target: target}), nil
+	mounts = append(mounts, sandbox.Mount{Source: file, Target: target})
+	if err := makeNested(mounts, c.w.dir); err != nil {
+		return nil, fmt.Errorf("making the mount points inside the volumes of %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return mounts, nil
+}
+
+// makeNested makes the folders and files on which mounts inside of a read-only
+// volume are to lie, as long as the volume can be written to: those of the pod's
+// own folder, as the kubelet does (MakeNestedMountpoints in pkg/volume/util of
+// k8s.io/kubernetes).
+func makeNested(mounts []sandbox.Mount, own string) error {
+	for _, outer := range mounts {
+		if !outer.ReadOnly || !strings.HasPrefix(outer.Source, own+string(filepath.Separator)) {
+			continue
+		}
+		for _, inner := range mounts {
+			point, err := filepath.Rel(outer.Target, inner.Target)
+			if err != nil || point == "." || !filepath.IsLocal(point) {
+				continue
+			}
+			if err := makePoint(outer.Source, point, inner.Source); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// makePoint makes a mount point for source inside a volume.
+func makePoint(volume, point, source string) error {
+	inside, err := os.OpenRoot(volume)
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	info, err := os.Stat(source)
+	if err != nil {
+		return err
+	}
+	if info.IsDir() {
+		return inside.MkdirAll(point, 0o755)
+	}
+	if err := inside.MkdirAll(filepath.Dir(point), 0o755); err != nil {
+		return err
+	}
+	f, err := inside.OpenFile(point, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // subPath answers a path inside a volume, made as a folder where it is not
