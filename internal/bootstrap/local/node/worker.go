@@ -261,7 +261,9 @@ func (w *worker) startSandbox(ctx context.Context) error {
 		config.Hostname = config.Hostname[:maxHostname]
 	}
 	w.resolving(&config, pod)
-	ip := w.node.cfg.Address
+	// A hostNetwork pod's address is the one that its network has: that is where
+	// probes and Services reach it.
+	ip := w.node.cfg.SandboxAddress
 	if pod.Spec.HostNetwork {
 		config.ShareNetwork, config.Hostname = w.node.self, w.node.cfg.Name
 	} else {
