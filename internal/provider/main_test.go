@@ -7,7 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/artifacts"
 )
 
 // serveVariable makes the test binary a provider plugin: its value is the file
@@ -52,17 +53,14 @@ func cliPath(t *testing.T) string {
 	if path := os.Getenv("TF_ACC_TERRAFORM_PATH"); path != "" {
 		return path
 	}
-	for _, name := range []string{"terraform", "tofu"} {
-		path, err := exec.LookPath(name)
-		if err != nil {
-			continue
-		}
-		if name == "tofu" {
-			_ = os.Setenv("TF_ACC_TERRAFORM_PATH", path)
-			_ = os.Setenv("TF_ACC_PROVIDER_HOST", "registry.opentofu.org")
-		}
-		return path
+	path, err := artifacts.CLI(t.Context(), func(_ context.Context, _, message string) { t.Log(message) })
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Skip("neither terraform nor tofu is on the PATH, and TF_ACC_TERRAFORM_PATH names none")
-	return ""
+	// Not t.Setenv, which would forbid parallel tests: the answer is the same for all.
+	_ = os.Setenv("TF_ACC_TERRAFORM_PATH", path)
+	if filepath.Base(path) != "terraform" {
+		_ = os.Setenv("TF_ACC_PROVIDER_HOST", "registry.opentofu.org")
+	}
+	return path
 }
