@@ -175,6 +175,7 @@ func (s *Simulator) switchOn(node string, id int) (*power, VM, error) {
 	s.state.NextPID++
 	p := &power{pid: s.state.NextPID, since: s.opts.Clock.Now()}
 	s.running[id] = p
+	m.Running = true
 	return p, s.hardware(m), nil
 }
 
@@ -258,11 +259,13 @@ func (s *Simulator) powerOff(id int) {
 func (s *Simulator) switchedOff(id int, p *power) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running[id] != p {
+	// The end of the simulator is not the machine's.
+	if s.closed || s.running[id] != p {
 		return
 	}
 	delete(s.running, id)
 	if m := s.state.VMs[id]; m != nil {
+		m.Running = false
 		m.Config = m.effective()
 		m.Pending = nil
 	}
@@ -331,16 +334,16 @@ func (s *Simulator) watch(id int, p *power, done <-chan struct{}) {
 	})
 }
 
-// powerOnAgain starts the machines that ran when the simulator ended.
+// powerOnAgain starts the machines that ran when the simulator ended, whichever
+// way it did.
 func (s *Simulator) powerOnAgain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(s.state.VMs)) {
 		m := s.state.VMs[id]
-		if !m.WasRunning {
+		if !m.Running {
 			continue
 		}
-		m.WasRunning = false
 		node := m.Node
 		s.fork(node, "qmstart", fmt.Sprint(id), principal{user: superuser}, s.opts.Timing.Start, func(*worker) error { return s.powerOn(node, id) })
 	}

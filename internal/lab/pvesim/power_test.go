@@ -4,6 +4,7 @@
 package pvesim_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -184,5 +185,31 @@ func TestAClusterThatDiedInTheMiddleComesBackClean(t *testing.T) {
 	}
 	if exit := again.wait(upid); exit != "interrupted by signal" {
 		t.Errorf("its task ended with %q", exit)
+	}
+}
+
+// TestMachinesRunAgainAfterACrash starts a cluster from a copy of the folder of
+// one that still runs, which is what a killed one leaves.
+func TestMachinesRunAgainAfterACrash(t *testing.T) {
+	dir, crashed := t.TempDir(), t.TempDir()
+	l, _ := booted(t, pvesim.Options{Dir: dir})
+	l.done("POST", "/nodes/pve1/qemu/9000/clone", form("newid", "101", "full", "1"))
+	for _, call := range []string{"100/status/start", "101/status/start", "101/status/stop"} {
+		l.done("POST", "/nodes/pve1/qemu/"+call, nil)
+	}
+	if err := os.CopyFS(crashed, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	again := &guests{}
+	s, err := pvesim.Start(t.Context(), pvesim.Options{Dir: crashed, Booter: again})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	l.until("machine 100 runs again", func() bool { return len(again.all()) == 1 })
+	for _, m := range s.Summary().VMs {
+		if m.Running != (m.ID == 100) {
+			t.Errorf("machine %d runs: %v", m.ID, m.Running)
+		}
 	}
 }

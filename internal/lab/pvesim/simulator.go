@@ -120,10 +120,7 @@ func (s *Simulator) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	var guests []Guest
-	for id, p := range s.running {
-		if m := s.state.VMs[id]; m != nil {
-			m.WasRunning = true
-		}
+	for _, p := range s.running {
 		if p.guest != nil {
 			guests = append(guests, p.guest)
 		}

@@ -25,8 +25,9 @@ type vm struct {
 	Config map[string]string `json:"config"`
 	// Pending holds changes that need a power cycle; a nil string deletes.
 	Pending map[string]*string `json:"pending,omitempty"`
-	// WasRunning says that the machine ran when the simulator ended.
-	WasRunning bool `json:"was_running,omitempty"`
+	// Running says that the machine is switched on, or was when the simulator
+	// ended.
+	Running bool `json:"running,omitempty"`
 	// Changed is when name, tags or template changed last; until the statistics
 	// catch up, lists show Published.
 	Changed   time.Time         `json:"changed"`
