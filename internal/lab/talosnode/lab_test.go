@@ -20,6 +20,8 @@ import (
 	"github.com/diskfs/go-diskfs/backend/file"
 	"github.com/diskfs/go-diskfs/filesystem/iso9660"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/siderolabs/talos/pkg/machinery/client"
 	clientconfig "github.com/siderolabs/talos/pkg/machinery/client/config"
 	"github.com/siderolabs/talos/pkg/machinery/config"
@@ -30,6 +32,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/config/machine"
 	"github.com/siderolabs/talos/pkg/machinery/role"
 
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/artifacts"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/pvesim"
 )
 
@@ -48,7 +51,7 @@ machine:
   kubelet:
     extraArgs: {cloud-provider: external, rotate-server-certificates: true}
   features:
-    kubernetesTalosAPIAccess: {enabled: true, allowedRoles: ["os:reader"], allowedKubernetesNamespaces: [kube-system]}
+    kubernetesTalosAPIAccess: {enabled: true, allowedRoles: ["os:reader"], allowedKubernetesNamespaces: [%s]}
 cluster:
   network: {cni: {name: none}}
   proxy: {disabled: true}
@@ -63,10 +66,15 @@ type testCluster struct {
 	bundle *secrets.Bundle
 	input  *generate.Input
 	vip    netip.Addr
-	booter *Booter
-	dir    string
-	next   int
-	lines  *consoleLines
+	// namespace is the one whose pods may reach the Talos API.
+	namespace string
+	booter    *Booter
+	dir       string
+	next      int
+	lines     *consoleLines
+	// set and admin are there where control planes are real.
+	set   *artifacts.Set
+	admin *rest.Config
 }
 
 // consoleLines keeps what the nodes report.
@@ -102,7 +110,7 @@ func newTestCluster(t *testing.T, control Control) *testCluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &testCluster{t: t, name: "kmgt", bundle: bundle, vip: loopback(t), dir: t.TempDir(), lines: &consoleLines{}}
+	c := &testCluster{t: t, name: "kmgt", bundle: bundle, vip: loopback(t), namespace: "kube-system", dir: t.TempDir(), lines: &consoleLines{}}
 	c.input, err = generate.NewInput(c.name, "https://"+netip.AddrPortFrom(c.vip, 6443).String(), "1.36.2",
 		generate.WithVersionContract(contract), generate.WithSecretsBundle(bundle))
 	if err != nil {
@@ -144,7 +152,7 @@ func (c *testCluster) config(kind machine.Type, patches ...string) []byte {
 		c.t.Fatal(err)
 	}
 	if kind.IsControlPlane() {
-		patches = append([]string{fmt.Sprintf(articlePatch, c.vip)}, patches...)
+		patches = append([]string{fmt.Sprintf(articlePatch, c.vip, c.namespace)}, patches...)
 	}
 	var loaded []configpatcher.Patch
 	for _, p := range patches {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -31,7 +32,7 @@ import (
 )
 
 // realControl runs control planes and pods out of the lab's images.
-func realControl(t *testing.T) *LocalControl {
+func realControl(t *testing.T) (*LocalControl, *artifacts.Set) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("builds Kubernetes and etcd")
@@ -40,13 +41,26 @@ func realControl(t *testing.T) *LocalControl {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewLocalControl(oci.NewStore(t.TempDir(), oci.Layout{Path: set.ImageLayout}))
+	cache, err := artifacts.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewLocalControl(oci.NewStore(filepath.Join(cache, "roots"), oci.Layout{Path: set.ImageLayout, IgnoreDigest: true})), set
 }
 
 // bootstrapped is a cluster of one control plane node whose API answers.
 func bootstrapped(t *testing.T, patches ...string) (*testCluster, *guest, *kubernetes.Clientset, dynamic.Interface) {
 	t.Helper()
-	c := newTestCluster(t, realControl(t))
+	control, set := realControl(t)
+	c := newTestCluster(t, control)
+	c.set = set
+	return c.bootstrap(patches...)
+}
+
+// bootstrap makes the first control plane node of a cluster.
+func (c *testCluster) bootstrap(patches ...string) (*testCluster, *guest, *kubernetes.Clientset, dynamic.Interface) {
+	t := c.t
+	t.Helper()
 	addr := loopback(t)
 	g := c.boot(c.vm(c.config(machine.TypeControlPlane, patches...), addr)).(*guest)
 	eventually(t, 10*time.Second, "bootstrap", func(ctx context.Context) error {
@@ -60,6 +74,7 @@ func bootstrapped(t *testing.T, patches ...string) (*testCluster, *guest, *kuber
 			return err
 		}
 		config, err := clientcmd.RESTConfigFromKubeConfig(raw)
+		c.admin = config
 		if err != nil {
 			return err
 		}
