@@ -6,6 +6,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -399,15 +400,16 @@ func TestLogsAreCutAndFollowedAsAsked(t *testing.T) {
 	if log := w.logs("p", &corev1.PodLogOptions{TailLines: &one, Timestamps: true}); !strings.HasPrefix(log, "20") || !strings.HasSuffix(log, "Z uid 65532\n") && !strings.Contains(log, " uid 65532\n") {
 		t.Errorf("the last line with its time is %q", log)
 	}
-	followed := make(chan string, 1)
-	go func() {
-		data, err := w.client.CoreV1().Pods(w.name).GetLogs("p", &corev1.PodLogOptions{Follow: true, TailLines: &one}).DoRaw(t.Context())
-		followed <- fmt.Sprint(string(data), err)
-	}()
+	followed, err := w.client.CoreV1().Pods(w.name).GetLogs("p", &corev1.PodLogOptions{Follow: true, TailLines: &one}).Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer followed.Close()
 	if err := w.client.CoreV1().Pods(w.name).Delete(t.Context(), "p", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if got := <-followed; !strings.HasPrefix(got, "uid 65532\n") {
-		t.Errorf("the followed log gave %q", got)
+	// It ends with the container.
+	if got, err := io.ReadAll(followed); err != nil || string(got) != "uid 65532\n" {
+		t.Errorf("the followed log gave %q (%v)", got, err)
 	}
 }

@@ -79,6 +79,9 @@ func statusPatch(before, after *corev1.Pod) ([]byte, error) {
 // with the worker's mutex held.
 func (w *worker) fillStatus(s *corev1.PodStatus) {
 	s.Phase, s.Reason, s.Message = w.phase(), w.failed, w.message
+	if isFinal(s.Phase) && w.sandboxed { // a sidecar may still run
+		s.Phase = w.written.Status.Phase
+	}
 	s.StartTime = &w.started
 	s.ObservedGeneration = w.pod.Generation
 	s.HostIP = w.node.cfg.Address.String()
@@ -118,7 +121,7 @@ func (w *worker) fillConditions(s *corev1.PodStatus) {
 			unready = append(unready, c.spec.Name)
 		}
 	}
-	finished := s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed
+	finished := isFinal(s.Phase)
 	containersReady := w.condition(corev1.ContainersReady, len(unready) == 0 && w.readyInit && !finished)
 	switch {
 	case s.Phase == corev1.PodSucceeded:
@@ -156,6 +159,11 @@ func (w *worker) condition(kind corev1.PodConditionType, holds bool) corev1.PodC
 	return c
 }
 
+// isFinal says whether a pod of this phase never runs again.
+func isFinal(phase corev1.PodPhase) bool {
+	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
+}
+
 // missingGates answers the readiness gates that do not hold.
 func (w *worker) missingGates() []corev1.PodConditionType {
 	var missing []corev1.PodConditionType
@@ -191,8 +199,8 @@ func (w *worker) phase() corev1.PodPhase {
 	if w.failed != "" {
 		return corev1.PodFailed
 	}
-	if old := w.written.Status.Phase; old == corev1.PodSucceeded || old == corev1.PodFailed {
-		return old // these are final
+	if old := w.written.Status.Phase; isFinal(old) {
+		return old
 	}
 	policy := w.pod.Spec.RestartPolicy
 	if phase, decided := w.initPhase(policy); decided {

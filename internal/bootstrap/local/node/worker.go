@@ -34,6 +34,7 @@ type worker struct {
 	statusDue chan struct{} // capacity 1
 	deleting  chan struct{} // closed when the object has a deletion time
 	gone      chan struct{} // closed when the object is gone
+	poweroff  chan struct{} // closed when the node is switched off
 
 	mu         sync.Mutex
 	pod        *corev1.Pod // as the API server has it
@@ -64,6 +65,7 @@ func newWorker(n *Node, pod *corev1.Pod) *worker {
 		ending:    make(chan struct{}),
 		deleting:  make(chan struct{}),
 		gone:      make(chan struct{}),
+		poweroff:  make(chan struct{}),
 		statusDue: make(chan struct{}, 1),
 		started:   metav1.Now(),
 	}
@@ -109,8 +111,12 @@ func (w *worker) vanish() {
 // powerOff ends the pod without a word to the API server.
 func (w *worker) powerOff() {
 	w.mu.Lock()
+	first := !w.off
 	w.off = true
 	w.mu.Unlock()
+	if first {
+		close(w.poweroff)
+	}
 	w.end()
 }
 
@@ -122,12 +128,6 @@ func (w *worker) object() *corev1.Pod {
 	return w.pod
 }
 
-func (w *worker) isOff() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.off
-}
-
 func (w *worker) hostNetwork() bool { return w.object().Spec.HostNetwork }
 
 // run is the pod's life. ctx ends when everything has to go at once.
@@ -135,14 +135,20 @@ func (w *worker) run(ctx context.Context) {
 	var writing sync.WaitGroup
 	writer, stopWriter := context.WithCancel(ctx)
 	writing.Go(func() { w.writeStatuses(writer) })
-	if phase := w.object().Status.Phase; phase != corev1.PodSucceeded && phase != corev1.PodFailed {
+	if !isFinal(w.object().Status.Phase) {
 		w.live(ctx)
 	}
 	stopWriter()
 	writing.Wait()
-	if w.isOff() {
-		return
-	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-w.poweroff:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	_ = retry(ctx, func() error { return w.writeStatus(ctx) }) // ends with ctx only
 	select {
 	case <-w.deleting:
@@ -153,10 +159,9 @@ func (w *worker) run(ctx context.Context) {
 	}
 	select {
 	case <-w.gone:
+		_ = os.RemoveAll(w.dir) // else the next start of the node does
 	case <-ctx.Done():
-		return
 	}
-	_ = os.RemoveAll(w.dir) // else the next start of the node does
 }
 
 // live starts the pod and keeps it until it is done or has to end; afterwards
