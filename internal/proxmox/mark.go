@@ -37,6 +37,9 @@ type mark struct {
 	Kind string `json:"kind"`
 	// Instance is the UUID that the owner keeps in its state.
 	Instance string `json:"instance"`
+	// ID is the id of the template. Proxmox VE copies a template's notes to its
+	// clones, whose mark this tells from the template's own.
+	ID int `json:"id,omitempty"`
 	// State is one of the three above.
 	State string `json:"state"`
 	// Until is when the lease runs out, in seconds since 1970; zero when kept.

@@ -265,7 +265,7 @@ func (b *build) make(ctx context.Context) (Template, error) {
 		return Template{}, err
 	}
 	for range maxIDs {
-		m := mark{Kind: "template", Instance: b.instance, State: stateBuilding, Key: b.spec.key(),
+		m := mark{Kind: "template", ID: id, Instance: b.instance, State: stateBuilding, Key: b.spec.key(),
 			Image: volume, Labels: b.spec.Labels}.lease(b.c.config.Lease)
 		b.report(ctx, "create", "creating VM %d on node %s from %s", id, b.spec.Node, volume)
 		var upid string

@@ -136,6 +136,9 @@ func (c *Client) readVM(ctx context.Context, node string, id int) (Template, err
 		return Template{}, err
 	}
 	m, description, _ := splitMark(config.text("description"))
+	if m.ID != id {
+		m = mark{} // the notes of the template that this VM was cloned from
+	}
 	importing, _, _ := strings.Cut(m.Image, ":")
 	t := Template{
 		Node: node, VMID: id,

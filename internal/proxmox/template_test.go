@@ -219,11 +219,41 @@ func TestAKeptTemplateIsNeverTakenOver(t *testing.T) {
 func TestATemplateOnPlainDisksIsNotTakenForFinished(t *testing.T) {
 	r := newRig(t)
 	spec := r.spec()
-	m := mark{Kind: "template", Instance: "other", State: stateBuilding, Key: spec.key()}
+	m := mark{Kind: "template", ID: 100, Instance: "other", State: stateBuilding, Key: spec.key()}
 	r.raw(http.MethodPost, "/nodes/pve1/qemu", map[string]any{"vmid": 100, "name": spec.Name, "scsi0": "local-lvm:10", "template": 1, "description": m.String()})
 	_, err := r.client().EnsureTemplate(t.Context(), spec, uuid.NewString(), nil, func(Template) {})
 	if err == nil || !strings.Contains(err.Error(), "is no base volume") || !strings.Contains(err.Error(), "qm destroy 100") {
 		t.Errorf("error is %v", err)
+	}
+}
+
+// Proxmox VE copies a template's notes to its clones, the mark with them.
+func TestAMachineIsNeverTakenForTheTemplateItWasClonedFrom(t *testing.T) {
+	r := newRig(t)
+	made := r.make(r.spec())
+	r.raw(http.MethodPost, vmPath("pve1", made.VMID, "clone"), map[string]any{"newid": 300, "name": made.Name, "full": 1})
+	clone, err := r.client().ReadTemplate(t.Context(), "pve1", 300, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config, err := r.client().readConfig(t.Context(), "pve1", 300); err != nil || !strings.Contains(config.text("description"), made.Instance) {
+		t.Fatalf("the clone has no copy of the notes, so that nothing is tested: %v", err)
+	}
+	if clone.Instance != "" || clone.Finished {
+		t.Errorf("the clone passes for a template: %+v", clone)
+	}
+	if err := r.client().DeleteTemplate(t.Context(), made, nil); err != nil {
+		t.Fatal(err)
+	}
+	again := r.make(r.spec())
+	if again.VMID == 300 {
+		t.Error("a machine was turned into a template")
+	}
+	if err := r.client().DiscardTemplate(t.Context(), r.spec(), made.Instance, nil); err != nil {
+		t.Fatal(err)
+	}
+	if vms := r.sim.Summary().VMs; len(vms) != 2 || vms[1].ID != 300 || vms[1].Template {
+		t.Errorf("the VMs are %+v, want the new template and the machine 300", vms)
 	}
 }
 
