@@ -119,7 +119,7 @@ func redirect(ip netip.Addr) error {
 	rule := func(exprs ...expr.Any) {
 		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs})
 	}
-	for _, own := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), ip} {
+	for _, own := range []netip.Addr{loopback, ip} {
 		rule(
 			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: own.AsSlice()},

@@ -87,7 +87,9 @@ func TestAnUnreachableDestinationIsAResetConnection(t *testing.T) {
 }
 
 func TestAPodsOwnAddressesStayInside(t *testing.T) {
-	out := &recorder{}
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	out := &recorder{to: server.Listener.Addr().String()}
 	pod := startPod(t, PodConfig{Outbound: out.dial})
 	_, log := startContainer(t, pod, ContainerConfig{Name: "server", UID: 65532}, "serve", ":8080")
 	log.await(t, "ready")
@@ -95,6 +97,11 @@ func TestAPodsOwnAddressesStayInside(t *testing.T) {
 		exit, text := run(t, pod, ContainerConfig{Name: "client"}, "fetch", "http://"+address+":8080")
 		if exit.Code != 0 || !strings.Contains(text, "pod says hello") {
 			t.Errorf("%s: %d %q", address, exit.Code, text)
+		}
+	}
+	for _, port := range []int{relayPort, dnsTCPPort} {
+		if exit, text := run(t, pod, ContainerConfig{Name: "client"}, "fetch", fmt.Sprintf("http://127.0.0.1:%d", port)); exit.Code == 0 {
+			t.Errorf("port %d of the pod answers %q", port, text)
 		}
 	}
 	if asked := out.seen(); len(asked) > 0 {

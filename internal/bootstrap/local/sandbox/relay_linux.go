@@ -24,6 +24,9 @@ const dialTimeout = 2 * time.Minute
 // soOriginalDst is SO_ORIGINAL_DST of include/uapi/linux/netfilter_ipv4.h.
 const soOriginalDst = 80
 
+// loopback is the one address of 127.0.0.0/8 that a pod has for itself.
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
 // relay serves the sockets that a pod's redirects lead to. They belong to the
 // pod's network namespace and are served out here.
 type relay struct {
@@ -96,7 +99,8 @@ func (r *relay) accept() {
 // reached shows as a reset: the pod's own connect(2) has succeeded by now.
 func (r *relay) connect(c net.Conn) {
 	to, err := originalDestination(c)
-	if err != nil || r.outbound == nil {
+	// A process that dials the relay's own port would get to the host's.
+	if err != nil || r.outbound == nil || to.Addr() == loopback {
 		reset(c)
 		return
 	}
