@@ -7,11 +7,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -294,5 +297,65 @@ func TestWithoutOverlaysAContainerGetsACopyOfItsImage(t *testing.T) {
 	exit, out := run(t, pod, ContainerConfig{ReadOnlyRoot: true, Mounts: []Mount{account}}, "cat", "/greeting")
 	if exit.Code != 0 || out != "hello from the image" {
 		t.Errorf("got %d %q", exit.Code, out)
+	}
+}
+
+// tinyProgram is a tiny program for amd64 that needs nothing: without
+// arguments it sleeps for ever, with one it exits with 42.
+func tinyProgram() []byte {
+	const base, headers = 0x400000, 64 + 56
+	code := []byte{
+		0x48, 0x8b, 0x3c, 0x24, // mov rdi, [rsp]: the number of arguments
+		0x48, 0x83, 0xff, 0x01, // cmp rdi, 1
+		0x75, 0x09, // jne exit
+		0xb8, 34, 0, 0, 0, // sleep: mov eax, SYS_pause
+		0x0f, 0x05, // syscall
+		0xeb, 0xf7, // jmp sleep
+		0xbf, 42, 0, 0, 0, // exit: mov edi, 42
+		0xb8, 60, 0, 0, 0, // mov eax, SYS_exit
+		0x0f, 0x05, // syscall
+	}
+	size := uint64(headers + len(code))
+	var b bytes.Buffer
+	for _, part := range []any{
+		elf.Header64{
+			Ident: [16]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+			Type:  uint16(elf.ET_EXEC), Machine: uint16(elf.EM_X86_64), Version: uint32(elf.EV_CURRENT),
+			Entry: base + headers, Phoff: 64, Ehsize: 64, Phentsize: 56, Phnum: 1,
+		},
+		elf.Prog64{Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_X), Vaddr: base, Paddr: base, Filesz: size, Memsz: size, Align: 0x1000},
+		code,
+	} {
+		// Writing fixed sizes to memory does not fail.
+		_ = binary.Write(&b, binary.LittleEndian, part)
+	}
+	return b.Bytes()
+}
+
+func TestNothingHasToBeInTheImageForAnExec(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the program of this test is machine code of amd64")
+	}
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "tiny"), tinyProgram(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	volume := t.TempDir()
+	if err := os.WriteFile(filepath.Join(volume, "tiny"), tinyProgram(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, readOnly := range []bool{false, true} {
+		pod := startPod(t, PodConfig{})
+		c, err := pod.StartContainer(testContext(t), ContainerConfig{
+			Name: "c", Root: root, Args: []string{"/tiny"}, UID: 65532, ReadOnlyRoot: readOnly, Mounts: []Mount{{Source: volume, Target: "/v"}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{"/tiny", "/v/tiny"} {
+			if code, err := c.Exec(testContext(t), []string{path, "x"}, nil, nil, nil); err != nil || code != 42 {
+				t.Errorf("%s: the exit code is %d, error %v", path, code, err)
+			}
+		}
 	}
 }

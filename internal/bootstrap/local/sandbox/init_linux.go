@@ -35,6 +35,7 @@ func initMain() {
 	status := os.NewFile(4, "status")
 	unix.CloseOnExec(3)
 	unix.CloseOnExec(4)
+	unix.CloseOnExec(mountsFD)
 	err := becomeContainer()
 	if err == nil {
 		err = errors.New("the command was not executed")
@@ -61,7 +62,11 @@ func becomeContainer() (err error) {
 		return err
 	}
 	unix.Umask(0o022)
-	if !config.Join {
+	if config.Join {
+		if err := enterTree(); err != nil {
+			return err
+		}
+	} else {
 		if err := unix.Sethostname([]byte(config.Hostname)); err != nil {
 			return fmt.Errorf("setting the host name: %w", err)
 		}
@@ -82,9 +87,28 @@ func becomeContainer() (err error) {
 	return nil
 }
 
+// mountsFD is where a command that joins a container finds a copy of that one's
+// mounts.
+const mountsFD = 5
+
+// enterTree puts the copy of the container's mounts in place of those that the
+// process was started with.
+func enterTree() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("making mounts private: %w", err)
+	}
+	if err := unix.MoveMount(mountsFD, "", unix.AT_FDCWD, "/", unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mounting the container's file systems: %w", err)
+	}
+	if err := unix.Fchdir(mountsFD); err != nil {
+		return fmt.Errorf("going to the container's root: %w", err)
+	}
+	return pivotHere()
+}
+
 // mapUser gives the user namespace that this process was started in its one
-// user and group. The process does it itself, since the mount namespace that a
-// joining command is started from hides its process number from the shim.
+// user and group. The process does it itself, since the shim has no /proc that
+// shows it the numbers of its own PID namespace.
 func mapUser(uid, gid int) error {
 	for _, f := range []struct{ name, content string }{
 		{"setgroups", "deny"},

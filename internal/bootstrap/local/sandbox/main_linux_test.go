@@ -121,7 +121,7 @@ func programMain(args []string) {
 	case "ignore":
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("ready")
-		select {}
+		stay()
 	case "identity":
 		programIdentity()
 	case "cat":
@@ -179,7 +179,14 @@ func programHold(file string, more ...string) {
 	}
 	signal.Ignore(syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
 	fmt.Println("holding", len(more))
-	select {}
+	stay()
+}
+
+// stay blocks for ever. A bare select would be a deadlock to the Go runtime.
+func stay() {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGUSR2)
+	<-c
 }
 
 func programWait() {
@@ -286,5 +293,5 @@ func starterMain(dir string) {
 		os.Exit(1)
 	}
 	fmt.Println("shim", pod.shim.process.Pid)
-	select {}
+	stay()
 }

@@ -310,6 +310,11 @@ func pivot(root string) error {
 	if err := os.Chdir(root); err != nil {
 		return fmt.Errorf("going to the new root: %w", err)
 	}
+	return pivotHere()
+}
+
+// pivotHere makes the working directory the root.
+func pivotHere() error {
 	// Onto itself: the old root then lies on top of the new one (pivot_root(2)).
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return fmt.Errorf("changing the root: %w", err)

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -192,34 +193,54 @@ func (s *shimServer) start(m message, files []*os.File) (func(), error) {
 
 // exec forks a command into a running container: configuration, stdin, stdout
 // and stderr come along. A process with threads cannot enter a user namespace,
-// so the command gets one of its own with the same user, beside the container's;
-// the other namespaces are entered by a thread that forks and ends.
+// so the command gets one of its own with the same user, beside the container's,
+// and with it a mount namespace that gets a copy of the container's mounts. It
+// begins with the host's root, since the program that becomes the command may
+// need libraries from there. The other namespaces are entered by a thread that
+// forks and ends.
 func (s *shimServer) exec(m message, files []*os.File) (func(), error) {
 	if len(files) != 4 {
 		return nil, fmt.Errorf("executing a command takes 4 files, not %d", len(files))
 	}
-	type result struct {
-		after func()
-		err   error
-	}
-	started := make(chan result)
-	go func() {
-		// Never unlocked: the thread ends with the goroutine, it is of no other use.
-		runtime.LockOSThread()
-		if err := s.enter(m.Container); err != nil {
-			started <- result{err: err}
-			return
+	var tree *os.File
+	err := s.inContainer(m.Container, unix.CLONE_NEWNS, func() error {
+		fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		if err != nil {
+			return fmt.Errorf("copying the container's mounts: %w", err)
 		}
-		after, err := s.fork(m.Process, files[0], files[1:], syscall.CLONE_NEWUSER)
-		started <- result{after, err}
-	}()
-	r := <-started
-	return r.after, r.err
+		tree = os.NewFile(uintptr(fd), "mounts")
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer tree.Close()
+	var after func()
+	err = s.inContainer(m.Container, unix.CLONE_NEWPID|unix.CLONE_NEWUTS|unix.CLONE_NEWIPC, func() error {
+		var err error
+		after, err = s.fork(m.Process, files[0], files[1:], unix.CLONE_NEWUSER|unix.CLONE_NEWNS, tree)
+		return err
+	})
+	return after, err
 }
 
-// enter moves the calling thread into a container's namespaces, the user
-// namespace excepted.
-func (s *shimServer) enter(container uint64) error {
+// inContainer calls f on a thread of its own that is in the given namespaces of
+// a container. The thread ends with it: it is of no other use.
+func (s *shimServer) inContainer(container uint64, namespaces int, f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := s.enter(container, namespaces)
+		if err == nil {
+			err = f()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// enter moves the calling thread into namespaces of a container.
+func (s *shimServer) enter(container uint64, namespaces int) error {
 	// A mount namespace may only be entered with a root and working directory
 	// that no other thread shares.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
@@ -231,7 +252,7 @@ func (s *shimServer) enter(container uint64) error {
 	if c == nil {
 		return ErrNotRunning
 	}
-	err := unix.Setns(c.pidfd, unix.CLONE_NEWNS|unix.CLONE_NEWPID|unix.CLONE_NEWUTS|unix.CLONE_NEWIPC)
+	err := unix.Setns(c.pidfd, namespaces)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EBADF) {
 		return ErrNotRunning
 	}
@@ -244,7 +265,7 @@ func (s *shimServer) enter(container uint64) error {
 // fork starts the init helper with the given standard streams and waits until
 // it has executed the container's command. The function returned, to be called
 // once the answer is out, reports the end of the process.
-func (s *shimServer) fork(number uint64, config *os.File, streams []*os.File, flags uintptr) (func(), error) {
+func (s *shimServer) fork(number uint64, config *os.File, streams []*os.File, flags uintptr, more ...*os.File) (func(), error) {
 	all, err := capabilities()
 	if err != nil {
 		return nil, err
@@ -258,7 +279,7 @@ func (s *shimServer) fork(number uint64, config *os.File, streams []*os.File, fl
 	p, err := os.StartProcess(selfExe, []string{initName}, &os.ProcAttr{
 		Dir:   "/",
 		Env:   helperEnvironment(),
-		Files: append(append([]*os.File{}, streams...), config, w),
+		Files: slices.Concat(streams, []*os.File{config, w}, more),
 		Sys: &syscall.SysProcAttr{
 			Cloneflags:  flags,
 			AmbientCaps: all,
