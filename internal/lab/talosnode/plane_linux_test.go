@@ -285,6 +285,44 @@ func TestSecondControlPlaneNodeJoinsAndTheFirstLeaves(t *testing.T) {
 	}
 }
 
+func TestWorkerJoinsByTLSBootstrap(t *testing.T) {
+	t.Parallel()
+	c, _, kube, _ := bootstrapped(t)
+	addr := loopback(t)
+	vm := c.vm(c.config(machine.TypeWorker, "machine: {nodeTaints: {dedicated: \"lab:NoSchedule\"}}"), addr)
+	g := c.boot(vm)
+	var node *corev1.Node
+	eventually(t, 2*time.Minute, "see the worker's Node", func(ctx context.Context) (err error) {
+		node, err = kube.CoreV1().Nodes().Get(ctx, vm.Name, metav1.GetOptions{})
+		return err
+	})
+	if _, ok := node.Labels["node-role.kubernetes.io/control-plane"]; ok {
+		t.Errorf("its labels are %v", node.Labels)
+	}
+	if !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+		return taint.Key == "dedicated" && taint.Value == "lab" && taint.Effect == corev1.TaintEffectNoSchedule
+	}) {
+		t.Errorf("its taints are %v", node.Spec.Taints)
+	}
+	eventually(t, time.Minute, "see its kubelet run and no etcd", func(ctx context.Context) error {
+		list, err := c.client(addr).ServiceList(ctx)
+		if err != nil {
+			return err
+		}
+		states := map[string]string{}
+		for _, s := range list.Messages[0].Services {
+			states[s.GetId()] = s.GetState()
+		}
+		if states["kubelet"] != stateRunning || states["etcd"] != "" {
+			return fmt.Errorf("services are %v", states)
+		}
+		return nil
+	})
+	if err := g.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPoweredOffControlPlaneKeepsItsObjects(t *testing.T) {
 	t.Parallel()
 	c, g, kube, _ := bootstrapped(t)
