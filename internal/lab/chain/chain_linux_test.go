@@ -21,8 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 
-	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local/oci"
-	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local/sandbox"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/capi"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/cluster"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/helm"
@@ -35,16 +35,18 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	sandbox.ReexecMain() // pods are this program again
+	local.ReexecMain() // the bootstrap cluster's supervisor and all pods are this program again
 	os.Exit(m.Run())
 }
+
+// kubernetesVersion is the release of the bootstrap cluster.
+const kubernetesVersion = "v1.36.2"
 
 // world is everything outside the bootstrap cluster.
 type world struct {
 	t      *testing.T
 	dir    string
 	lab    *lab.Lab
-	store  *oci.Store
 	report progress.Reporter
 }
 
@@ -60,11 +62,6 @@ func newWorld(ctx context.Context, t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cache, err := artifacts.CacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.store = oci.NewStore(filepath.Join(cache, "roots"), oci.Layout{Path: set.ImageLayout, IgnoreDigest: true})
 	if w.lab, err = lab.Start(ctx, lab.Options{Dir: filepath.Join(dir, "lab"), Artifacts: set, Report: w.report}); err != nil {
 		t.Fatal(err)
 	}
@@ -129,10 +126,15 @@ func (w *world) prepare(ctx context.Context) (template proxmox.Template, secret 
 
 var account = proxmox.AccountSpec{UserID: "capi@pve", TokenName: "capi-token", Permissions: proxmox.LeastPrivilege, PrivilegeSeparation: true}
 
-// providers are those of the example.
-func (w *world) providers(secret string) capi.InitOptions {
-	return capi.InitOptions{
-		Source:      capi.Source{Repository: "file://" + w.lab.Artifacts.Repository},
+// bootstrap starts the bootstrap cluster with the example's providers on the
+// runtime "local".
+func (w *world) bootstrap(ctx context.Context, secret string) *kube.Client {
+	w.t.Helper()
+	v := w.lab.Variables()
+	runtime := local.Runtime{State: filepath.Join(w.dir, "state")}
+	spec := bootstrap.Spec{
+		Name: "bootstrap", Runtime: "local", KubernetesVersion: kubernetesVersion,
+		Images: v["images"].([]string), Repository: fmt.Sprint(v["repository"]),
 		CertManager: capi.CertManager{Version: artifacts.CertManagerVersion},
 		Providers: []capi.Provider{
 			{Type: capi.Core, Name: "cluster-api", Version: artifacts.ClusterAPIVersion},
@@ -144,6 +146,26 @@ func (w *world) providers(secret string) capi.InitOptions {
 			}},
 		},
 	}
+	w.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := runtime.Delete(ctx, spec.Name); err != nil {
+			w.t.Errorf("delete the bootstrap cluster: %v", err)
+		}
+	})
+	kubeconfig, err := bootstrap.Manager{"local": runtime}.Ensure(ctx, spec, w.report)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	config, err := kube.ConfigFromKubeconfig(kubeconfig, "")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	client, err := kube.NewClient(config)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return client
 }
 
 // example reads a file of the example that the lab runs.
@@ -195,16 +217,8 @@ func TestRealControllersBuildTheClusterOfTheExample(t *testing.T) {
 	defer cancel()
 	w := newWorld(ctx, t)
 	template, secret := w.prepare(ctx)
-	management := startManagement(ctx, t, w.store, filepath.Join(w.dir, "m"), w.lab.Address(5))
-	if err := capi.Init(ctx, management, w.providers(secret), w.report); err != nil {
-		t.Fatal(err)
-	}
+	mgmt := w.bootstrap(ctx, secret)
 	w.report(ctx, "chain", "providers are ready")
-
-	mgmt, err := kube.NewClient(management)
-	if err != nil {
-		t.Fatal(err)
-	}
 	home := cluster.Home{Client: mgmt, Namespace: "kmgt", Name: "kmgt", Report: w.report}
 	created, err := home.Create(ctx, w.manifest(template, secret), func() {})
 	if err != nil {
