@@ -18,6 +18,8 @@ import (
 // runStartupAPICheck waits until cert-manager's API takes objects.
 func runStartupAPICheck(ctx context.Context, flags *pflag.FlagSet, args []string) error {
 	client := addClientFlags(flags)
+	// The chart asks for details with a bare -v.
+	flags.Lookup("v").NoOptDefVal = "1"
 	namespace := flags.StringP("namespace", "n", os.Getenv("POD_NAMESPACE"), "where to try to make an object")
 	timeout := flags.Duration("wait", 0, "how long to try")
 	interval := flags.Duration("interval", 5*time.Second, "how long to wait between tries")

@@ -1,0 +1,178 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package capi_test
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/capi"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/helm"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/artifacts"
+)
+
+func TestMain(m *testing.M) {
+	local.ReexecMain()
+	os.Exit(m.Run())
+}
+
+// realPods is a cluster of the local runtime, whose pods run.
+func realPods(t *testing.T) (*kube.Client, *artifacts.Set) {
+	t.Helper()
+	began := time.Now()
+	report := func(_ context.Context, phase, message string) {
+		t.Logf("%6.1fs %s: %s", time.Since(began).Seconds(), phase, message)
+	}
+	set, err := artifacts.Ensure(t.Context(), report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime := local.Runtime{State: t.TempDir()}
+	t.Cleanup(func() {
+		if t.Failed() {
+			showLogs(t, runtime.State)
+		}
+		if err := runtime.Delete(context.Background(), "operated"); err != nil {
+			t.Error(err)
+		}
+	})
+	kubeconfig, err := runtime.Ensure(t.Context(), bootstrap.Cluster{
+		Name: "operated", KubernetesVersion: "v1.36.2", Images: []string{"oci-layout:" + set.ImageLayout},
+	}, report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := kube.ConfigFromKubeconfig(kubeconfig, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := kube.NewClient(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, set
+}
+
+// showLogs logs the end of every log below a folder.
+func showLogs(t *testing.T, dir string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Ext(name) != ".log" {
+			return nil
+		}
+		content, err := os.ReadFile(name)
+		t.Logf("%s: %v\n%s", strings.TrimPrefix(name, dir), err, content[max(0, len(content)-2000):])
+		return nil
+	})
+	if err != nil {
+		t.Log(err)
+	}
+}
+
+func TestOperatorInstallsChangesAndRemovesProviders(t *testing.T) {
+	c, set := realPods(t)
+	options := capi.OperatorOptions{
+		Providers: []capi.Provider{
+			{Type: capi.Core, Name: "cluster-api", Version: "v1.14.2"},
+			{Type: capi.Infrastructure, Name: "proxmox", Version: "v0.9.0", Credentials: &capi.ProxmoxCredentials{
+				URL: "https://127.0.0.1:1", Token: "capi@pve!capi-token", Secret: "first-secret", Insecure: true,
+			}},
+			{Type: capi.IPAM, Name: "in-cluster", Version: "v1.1.0"},
+		},
+		Source:      capi.Source{Repository: "file://" + set.Repository},
+		CertManager: &helm.Chart{Ref: set.Charts["cert-manager"], Version: "v1.21.0"},
+		Operator:    helm.Chart{Ref: set.Charts["cluster-api-operator"], Version: "0.28.0"},
+		Owner:       "6a4c8f4e-2a0f-4d0e-8f3e-1c1b7a5d9e10",
+	}
+	began := time.Now()
+	report := func(_ context.Context, phase, message string) {
+		t.Logf("%6.1fs %s: %s", time.Since(began).Seconds(), phase, message)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	defer cancel()
+	if err := capi.EnsureOperator(ctx, c, options, report); err != nil {
+		t.Fatal(err)
+	}
+	installed, err := capi.Inventory(ctx, c.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range options.Providers {
+		if !slices.ContainsFunc(installed, func(i capi.Installed) bool {
+			return i.Label() == p.Label() && i.Version == p.Version && i.Method == capi.Operator
+		}) {
+			t.Errorf("%s is not in %v", p, installed)
+		}
+	}
+
+	before := deployments(t, c)
+	if err := capi.EnsureOperator(ctx, c, options, report); err != nil {
+		t.Fatal(err)
+	}
+	if after := deployments(t, c); after != before {
+		t.Errorf("a second run changed the Deployments from %s to %s", before, after)
+	}
+
+	options.Providers[1].Credentials.Secret = "second-secret"
+	if err := capi.EnsureOperator(ctx, c, options, report); err != nil {
+		t.Fatal(err)
+	}
+	secret := &corev1.Secret{}
+	if err := c.Get(ctx, client.ObjectKey{Namespace: "capmox-system", Name: "capmox-manager-credentials"}, secret); err != nil {
+		t.Fatal(err)
+	}
+	if string(secret.Data["secret"]) != "second-secret" {
+		t.Error("the manager has the old secret")
+	}
+	if after := deployments(t, c); after == before {
+		t.Error("a new secret restarted nothing")
+	}
+	variables := &corev1.SecretList{}
+	if err := c.List(ctx, variables, client.InNamespace("capmox-system"), client.HasLabels{"terraform-provider-capi/provider"}); err != nil || len(variables.Items) != 1 {
+		t.Errorf("there are %d Secrets with variables, want 1; %v", len(variables.Items), err)
+	}
+
+	err = capi.Init(ctx, c.Config, capi.InitOptions{Providers: options.Providers, CertManager: capi.CertManager{External: true}, Source: options.Source}, report)
+	if err == nil || !strings.Contains(err.Error(), "installed by the cluster-api-operator") {
+		t.Errorf("clusterctl's init beside the operator answers %v", err)
+	}
+
+	if err := capi.RemoveOperator(ctx, c, options.Owner, true, report); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := capi.Inventory(ctx, c.Config); err != nil || len(left) > 0 {
+		t.Errorf("left are %v, %v", left, err)
+	}
+	if left := deployments(t, c); left != "" {
+		t.Errorf("left are the Deployments %s", left)
+	}
+}
+
+func deployments(t *testing.T, c *kube.Client) string {
+	t.Helper()
+	list := &appsv1.DeploymentList{}
+	if err := c.List(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+	var text []string
+	for _, d := range list.Items {
+		text = append(text, fmt.Sprintf("%s@%d", d.Name, d.Generation))
+	}
+	slices.Sort(text)
+	return strings.Join(text, " ")
+}
