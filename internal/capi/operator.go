@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/helm"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
@@ -210,12 +209,12 @@ func (o *operation) object(p Provider, found *components, e entry) (*unstructure
 		spec["configSecret"] = map[string]any{"name": e.config, "namespace": found.namespace}
 	}
 	if p.Credentials != nil {
-		patch, err := yaml.Marshal(p.deploymentPatch())
+		patch, err := found.mergePatch()
 		if err != nil {
 			return nil, fmt.Errorf("writing the patch of %s: %w", p, err)
 		}
 		spec["patches"] = []any{map[string]any{
-			"patch":  string(patch),
+			"patch":  patch,
 			"target": map[string]any{"kind": "Deployment", "name": capmoxDeployment},
 		}}
 	}

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 )
@@ -42,6 +43,35 @@ type components struct {
 	namespace  string
 	metadata   []byte
 	compressed []byte
+	// rendered are the objects that come out of them, changed as the
+	// provider's credentials ask.
+	rendered []unstructured.Unstructured
+}
+
+// mergePatch is the change that the provider's credentials ask for, as the
+// operator takes it. What the operator calls a strategic merge patch is a plain
+// one (cluster-api-operator v0.28.0, internal/patch/mergepatch.go), which
+// replaces lists, so it holds the whole lists as they shall be.
+func (c *components) mergePatch() (string, error) {
+	for i := range c.rendered {
+		if c.rendered[i].GetKind() != "Deployment" || c.rendered[i].GetName() != capmoxDeployment {
+			continue
+		}
+		pod, found, err := unstructured.NestedMap(c.rendered[i].Object, "spec", "template", "spec")
+		if err != nil || !found {
+			return "", fmt.Errorf("Deployment %s has no pod: %w", capmoxDeployment, err)
+		}
+		lists := map[string]any{"containers": pod["containers"]}
+		if volumes, ok := pod["volumes"]; ok {
+			lists["volumes"] = volumes
+		}
+		patch, err := yaml.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{
+			"metadata": map[string]any{"annotations": map[string]any{credentialsHashKey: c.provider.variablesHash()}},
+			"spec":     lists,
+		}}})
+		return string(patch), err
+	}
+	return "", fmt.Errorf("the components hold no Deployment %s", capmoxDeployment)
 }
 
 // fetch reads the files of a provider's release. The namespace is the one that
@@ -76,7 +106,7 @@ func fetch(ctx context.Context, p Provider, source Source) (*components, error) 
 	if err != nil {
 		return nil, fmt.Errorf("compressing the components of %s: %w", p, err)
 	}
-	return &components{provider: p, namespace: rendered.TargetNamespace(), metadata: metadata, compressed: compressed}, nil
+	return &components{provider: p, namespace: rendered.TargetNamespace(), metadata: metadata, compressed: compressed, rendered: rendered.Objs()}, nil
 }
 
 func compress(content []byte) ([]byte, error) {

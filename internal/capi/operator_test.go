@@ -38,6 +38,8 @@ func TestOperatorObjectHoldsNoSecretAndNamesItsParts(t *testing.T) {
 	for _, want := range []string{
 		"kind:InfrastructureProvider", "name:proxmox namespace:capmox-system", "version:v0.9.0", "configSecret:map[name:" + secret.GetName(),
 		componentsLabel + ":" + found.hash(), "PROXMOX_INSECURE", "SSL_CERT_DIR", "an-owner",
+		// A merge patch replaces lists: it must hold all of the container.
+		"image: ghcr.io/ionos-cloud/cluster-api-provider-proxmox:v0.9.0", "name: PROXMOX_URL",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it lacks %q:\n%s", want, text)
