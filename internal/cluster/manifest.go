@@ -72,12 +72,17 @@ func (p Problem) Error() string {
 var placeholder = regexp.MustCompile(`\$?\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
 // Placeholders answers the names of the ${NAME} placeholders in text, sorted and
-// each once. $${NAME} is an escape and no placeholder.
+// each once. $${NAME} is an escape and no placeholder, and comment lines have none.
 func Placeholders(text string) []string {
 	var names []string
-	for _, m := range placeholder.FindAllStringSubmatch(text, -1) {
-		if !strings.HasPrefix(m[0], "$$") {
-			names = append(names, m[1])
+	for line := range strings.SplitSeq(text, "\n") {
+		if isComment(line) {
+			continue
+		}
+		for _, m := range placeholder.FindAllStringSubmatch(line, -1) {
+			if !strings.HasPrefix(m[0], "$$") {
+				names = append(names, m[1])
+			}
 		}
 	}
 	slices.Sort(names)
@@ -104,13 +109,24 @@ func Fill(text string, values map[string]string) (string, error) {
 		slices.SortFunc(problems, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 		return "", errors.Join(problems...)
 	}
-	return placeholder.ReplaceAllStringFunc(text, func(m string) string {
-		if strings.HasPrefix(m, "$$") {
-			return m[1:]
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if isComment(line) {
+			continue
 		}
-		return values[m[2:len(m)-1]]
-	}), nil
+		lines[i] = placeholder.ReplaceAllStringFunc(line, func(m string) string {
+			if strings.HasPrefix(m, "$$") {
+				return m[1:]
+			}
+			return values[m[2:len(m)-1]]
+		})
+	}
+	return strings.Join(lines, "\n"), nil
 }
+
+// isComment says whether a line holds a comment alone. Comments speak of
+// placeholders, and nobody reads their values.
+func isComment(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "#") }
 
 // UnknownStandIn is put in the place of a substitution that is not known yet. A
 // number that is also a string lets the text parse wherever the value is to
@@ -158,8 +174,7 @@ func Parse(text string) (*Manifest, error) {
 // isBlank says whether a document has nothing but comments and white space.
 func isBlank(body string) bool {
 	for line := range strings.SplitSeq(body, "\n") {
-		line = strings.TrimSpace(line)
-		if line != "" && !strings.HasPrefix(line, "#") {
+		if strings.TrimSpace(line) != "" && !isComment(line) {
 			return false
 		}
 	}

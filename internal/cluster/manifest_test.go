@@ -21,6 +21,7 @@ func TestFill(t *testing.T) {
 		"a doubled dollar stands for the text itself":    {text: "run: $${HOME}", want: "run: ${HOME}"},
 		"a value is not filled again":                    {text: "${A}", values: map[string]string{"A": "${B}"}, want: "${B}"},
 		"a shell variable without braces stays":          {text: "$HOME", want: "$HOME"},
+		"a comment may speak of placeholders":            {text: "# ${NAME}\na: 1", want: "# ${NAME}\na: 1"},
 		"every missing value is named":                   {text: "${B} ${A}", wantErr: []string{"${A} has no value", "${B} has no value"}},
 		"a value that nothing asks for is a misspelling": {text: "x", values: map[string]string{"TEMPLATE": "1"}, wantErr: []string{"TEMPLATE is used nowhere"}},
 	}
