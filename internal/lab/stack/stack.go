@@ -154,6 +154,33 @@ func (s *Stack) Apply(ctx context.Context, variables ...string) error {
 	return s.cli.Apply(ctx, options...)
 }
 
+// ApplyTo applies one resource and what it depends on.
+func (s *Stack) ApplyTo(ctx context.Context, address string, variables ...string) error {
+	options := []tfexec.ApplyOption{tfexec.Target(address)}
+	for _, v := range variables {
+		options = append(options, tfexec.Var(v))
+	}
+	return s.cli.Apply(ctx, options...)
+}
+
+// Attribute answers an attribute of a resource in state; nil when either is not
+// there.
+func (s *Stack) Attribute(ctx context.Context, address, name string) (any, error) {
+	state, err := s.State(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if state.Values == nil || state.Values.RootModule == nil {
+		return nil, nil
+	}
+	for _, r := range state.Values.RootModule.Resources {
+		if r.Address == address {
+			return r.AttributeValues[name], nil
+		}
+	}
+	return nil, nil
+}
+
 // Destroy destroys all that the state holds, with further variables
 // ("name=value").
 func (s *Stack) Destroy(ctx context.Context, variables ...string) error {

@@ -138,7 +138,7 @@ egressSelections:
 `
 
 // auditPolicy keeps Secrets' contents out of the log, and shows what was written
-// to Cluster API's objects.
+// to Cluster API's objects and to nodes.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -154,6 +154,7 @@ rules:
   - group: controlplane.cluster.x-k8s.io
   - group: infrastructure.cluster.x-k8s.io
   - group: ipam.cluster.x-k8s.io
+  - resources: [nodes, nodes/status]
 - level: Metadata
 `
 

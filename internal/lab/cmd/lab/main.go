@@ -36,7 +36,7 @@ func subcommands() []subcommand {
 	return append([]subcommand{
 		{"images", "build all images, the repository and the charts", runImages},
 		{"cli", "print the path of a Terraform-compatible command, built if there is none", runCLI},
-	}, labCommands()...)
+	}, append(labCommands(), quickstartCommands()...)...)
 }
 
 func main() {

@@ -83,9 +83,12 @@ type clientFlags struct {
 }
 
 func addClientFlags(flags *pflag.FlagSet) clientFlags {
+	verbosity := flags.StringP("v", "v", "0", "how much to log")
+	// The chart's check passes a bare -v.
+	flags.Lookup("v").NoOptDefVal = "1"
 	return clientFlags{
 		kubeconfig: flags.String("kubeconfig", os.Getenv("KUBECONFIG"), "file with the connection; without one, the pod's service account"),
-		verbosity:  flags.StringP("v", "v", "0", "how much to log"),
+		verbosity:  verbosity,
 	}
 }
 
