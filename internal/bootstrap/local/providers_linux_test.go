@@ -103,6 +103,9 @@ func checkWebhooks(t *testing.T, config *rest.Config) {
 			"spec": map[string]any{
 				"paused":         true,
 				"clusterNetwork": map[string]any{"pods": map[string]any{"cidrBlocks": []any{cidr}}},
+				"infrastructureRef": map[string]any{
+					"apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1", "kind": "ProxmoxCluster", "name": "webhooks",
+				},
 			},
 		}}
 	}

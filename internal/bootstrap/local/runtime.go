@@ -76,20 +76,29 @@ func (f folder) ensure(ctx context.Context, cluster bootstrap.Cluster, report pr
 			alive = false
 		}
 	}
-	if !alive {
-		if err := checkMachine(ctx, report); err != nil {
-			return nil, err
+	if alive {
+		kubeconfig, err := f.awaitReady(ctx, report)
+		// A supervisor that was killed holds its lock until the system has closed
+		// its files.
+		if err == nil || f.awaitEnd(ctx, lastBreath) != nil {
+			return kubeconfig, err
 		}
-		report.Report(ctx, "starting", fmt.Sprintf("starting the cluster %q as processes of this machine; its data lie in %s", f.name, f.path()))
-		if err := writeJSON(f.path("cluster.json"), cluster); err != nil {
-			return nil, err
-		}
-		if err := f.spawn(); err != nil {
-			return nil, err
-		}
+	}
+	if err := checkMachine(ctx, report); err != nil {
+		return nil, err
+	}
+	report.Report(ctx, "starting", fmt.Sprintf("starting the cluster %q as processes of this machine; its data lie in %s", f.name, f.path()))
+	if err := writeJSON(f.path("cluster.json"), cluster); err != nil {
+		return nil, err
+	}
+	if err := f.spawn(); err != nil {
+		return nil, err
 	}
 	return f.awaitReady(ctx, report)
 }
+
+// lastBreath is how long a process that was killed may take to be gone.
+const lastBreath = 3 * time.Second
 
 // checkMachine says what is in the way before anything is made.
 func checkMachine(ctx context.Context, report progress.Reporter) error {

@@ -206,7 +206,35 @@ func TestTwoStartersOfOneNameGetTheSameCluster(t *testing.T) {
 	}
 }
 
-func TestKilledSupervisorLeavesNoProcessAndTheDataForTheNextStart(t *testing.T) {
+func TestClusterOfAKilledSupervisorIsStartedAgainFromItsData(t *testing.T) {
+	t.Parallel()
+	r, c := newRuntime(t)
+	before, err := clientOf(t, ensure(t, r, c)).CoreV1().Namespaces().Get(t.Context(), "kube-system", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := r.folder("c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := f.readStatus()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	// Not even waiting for its end first.
+	after, err := clientOf(t, ensure(t, r, c)).CoreV1().Namespaces().Get(t.Context(), "kube-system", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.UID != after.UID {
+		t.Error("it is another cluster")
+	}
+}
+
+func TestKilledSupervisorTakesItsProcessesAlong(t *testing.T) {
 	t.Parallel()
 	r, c := newRuntime(t)
 	ensure(t, r, c)
@@ -225,9 +253,10 @@ func TestKilledSupervisorLeavesNoProcessAndTheDataForTheNextStart(t *testing.T) 
 		t.Fatal(err)
 	}
 	eventually(t, "no process is left", func() bool { return len(processes(t, r)) == 0 })
-	wantStatus(t, r, bootstrap.Stopped)
-	ensure(t, r, c)
-	wantStatus(t, r, bootstrap.Running)
+	eventually(t, "it is known to be stopped", func() bool {
+		status, err := r.Status(t.Context(), "c1")
+		return err == nil && status == bootstrap.Stopped
+	})
 }
 
 func TestClusterThatCannotStartSaysWhyAndLeavesNoProcess(t *testing.T) {
