@@ -81,7 +81,9 @@ func (c *Container) Stop(context.Context, time.Duration) (Exit, error) {
 
 // Exec runs a command in the container, with its environment, user and working
 // directory, and returns its exit code (128 plus the signal's number if it died
-// of one). When ctx ends the command is killed. Nil streams are /dev/null.
+// of one). When ctx ends the command is killed. Nil streams are /dev/null. Mounts
+// that the container makes later are not seen by the command, nor its by the
+// container.
 func (c *Container) Exec(ctx context.Context, argv []string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
 	return 0, ErrUnsupported
 }
