@@ -65,7 +65,7 @@ type saved struct {
 // TokenID is the administrator's API token in every lab.
 const TokenID = superuser + "!" + tokenName
 
-// VariablesFile, in a lab's folder, holds the variables of examples/talos-proxmox
+// VariablesFile holds, in a lab's folder, the variables of examples/talos-proxmox
 // for this lab while it runs as a process of its own.
 const VariablesFile = "talos-proxmox.tfvars.json"
 
