@@ -43,7 +43,7 @@ func (s *Stack) ApplyKilling(ctx context.Context, word *regexp.Regexp, variables
 		return nil
 	default:
 		cancel()
-		_ = <-killed // none was killed, as the answer says
+		<-killed //nolint:errcheck // it ends with the context, and the answer says that none was killed
 		return errors.Join(ErrNotKilled, err)
 	}
 }
