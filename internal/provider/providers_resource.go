@@ -314,16 +314,15 @@ func (r *providersResource) ImportState(ctx context.Context, req resource.Import
 		failure{verb: "import", thing: "the providers", cause: errors.New("the import needs the path of a kubeconfig file or an entry of the provider's clusters map")}.addTo(&resp.Diagnostics)
 		return
 	}
-	var model providersModel
-	resp.Diagnostics.Append(resp.State.Get(ctx, &model)...)
-	model.Cluster = accessObject(clusterObjectID{Cluster: cluster}.access())
-	model.Phase = types.StringValue(phaseImported)
+	model := providersModel{Cluster: accessObject(clusterObjectID{Cluster: cluster}.access())}
 	_, uid, err := r.reach(ctx, &model)
 	if err != nil {
 		failure{verb: "import", thing: "the providers on " + cluster, cause: err}.addTo(&resp.Diagnostics)
 		return
 	}
-	model.ID, model.ClusterUID = types.StringValue(uid), types.StringValue(uid)
-	resp.Diagnostics.Append(resp.State.Set(ctx, &model)...)
+	model.ClusterUID = types.StringValue(uid)
+	for name, value := range map[string]any{"cluster": model.Cluster, "id": model.ClusterUID, "cluster_uid": model.ClusterUID, "phase": types.StringValue(phaseImported)} {
+		resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root(name), value)...)
+	}
 	resp.Diagnostics.Append(resp.Identity.Set(ctx, model.identity())...)
 }
