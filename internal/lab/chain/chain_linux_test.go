@@ -248,7 +248,41 @@ func TestRealControllersBuildTheClusterOfTheExample(t *testing.T) {
 		t.Fatalf("%v\n%s", err, home.Tree(context.WithoutCancel(ctx)))
 	}
 	w.report(ctx, "chain", "the cluster is available\n"+home.Tree(ctx))
+	w.scale(ctx, mgmt, 3)
+	w.scale(ctx, mgmt, 1)
 	w.remove(ctx, mgmt)
+}
+
+// scale changes the number of control plane machines and waits until as many are
+// there and ready: later ones join etcd, and those that go leave it first.
+func (w *world) scale(ctx context.Context, mgmt *kube.Client, replicas int64) {
+	w.t.Helper()
+	const version, kind = "controlplane.cluster.x-k8s.io/v1alpha3", "TalosControlPlane"
+	w.await(ctx, fmt.Sprintf("%d control plane machines ordered", replicas), func(ctx context.Context) error {
+		tcp, err := mgmt.Object(ctx, version, kind, "kmgt", "kmgtcp")
+		if err != nil {
+			return err
+		}
+		if err := unstructured.SetNestedField(tcp.Object, replicas, "spec", "replicas"); err != nil {
+			return err
+		}
+		return mgmt.Update(ctx, tcp)
+	})
+	w.await(ctx, fmt.Sprintf("%d control plane machines ready", replicas), func(ctx context.Context) error {
+		tcp, err := mgmt.Object(ctx, version, kind, "kmgt", "kmgtcp")
+		if err != nil {
+			return err
+		}
+		ready, _, _ := unstructured.NestedInt64(tcp.Object, "status", "readyReplicas")
+		all, _, _ := unstructured.NestedInt64(tcp.Object, "status", "replicas")
+		if ready != replicas || all != replicas {
+			return fmt.Errorf("%d of %d are ready: %v", ready, all, tcp.Object["status"])
+		}
+		if vms := len(w.lab.PVE.Summary().VMs) - 1; int64(vms) != replicas {
+			return fmt.Errorf("%d VMs", vms)
+		}
+		return nil
+	})
 }
 
 // checkBare checks the Node as it is before any chart.

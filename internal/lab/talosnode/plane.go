@@ -66,13 +66,23 @@ func (n *node) awaitEtcd(ctx context.Context) (etcdStart, error) {
 }
 
 // runControlPlane waits for etcd's turn, starts the control plane and keeps it
-// running in the background.
+// running in the background. A start that fails is tried again, as Talos does
+// with its services: etcd, for one, takes only one new member at a time.
 func (n *node) runControlPlane(ctx context.Context) error {
-	start, err := n.awaitEtcd(ctx)
+	said := ""
+	err := poll(ctx, planeRestart, func(ctx context.Context) (bool, error) {
+		start, err := n.awaitEtcd(ctx)
+		if err != nil {
+			return false, err
+		}
+		err = n.startPlane(ctx, start)
+		if err != nil && ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
+			n.logf("control plane: %v", err)
+		}
+		return err == nil, err
+	})
 	if err != nil {
-		return err
-	}
-	if err := n.startPlane(ctx, start); err != nil {
 		return err
 	}
 	n.spawn(n.keepPlane)
