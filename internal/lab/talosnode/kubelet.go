@@ -50,7 +50,15 @@ func (n *node) runKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	k, err := n.booter.opts.Control.StartKubelet(ctx, spec)
+	var k Kubelet
+	said := ""
+	err = poll(ctx, time.Second, func(ctx context.Context) (bool, error) {
+		if k, err = n.booter.opts.Control.StartKubelet(ctx, spec); err != nil && ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
+			n.logf("kubelet: %v", err)
+		}
+		return err == nil, err
+	})
 	if err != nil {
 		return fmt.Errorf("start the kubelet of %s: %w", n.hostname, err)
 	}
