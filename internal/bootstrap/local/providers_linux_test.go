@@ -81,7 +81,11 @@ func TestAllProvidersAreInstalledUnchangedAndTheirWebhooksAnswer(t *testing.T) {
 
 	c.Name = "c2"
 	beside := ensure(t, r, c)
-	install(t, beside, provider(clusterctlv1.CoreProviderType, "cluster-api", "v1.14.2"))
+	install(t, beside,
+		provider(clusterctlv1.CoreProviderType, "cluster-api", "v1.14.2"),
+		provider(clusterctlv1.BootstrapProviderType, "kubeadm", "v1.14.2"),
+		provider(clusterctlv1.ControlPlaneProviderType, "kubeadm", "v1.14.2"),
+	)
 	checkWebhooks(t, beside)
 }
 
@@ -103,8 +107,8 @@ func checkWebhooks(t *testing.T, config *rest.Config) {
 			"spec": map[string]any{
 				"paused":         true,
 				"clusterNetwork": map[string]any{"pods": map[string]any{"cidrBlocks": []any{cidr}}},
-				"infrastructureRef": map[string]any{
-					"apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1", "kind": "ProxmoxCluster", "name": "webhooks",
+				"controlPlaneRef": map[string]any{
+					"apiVersion": "controlplane.cluster.x-k8s.io/v1beta1", "kind": "KubeadmControlPlane", "name": "webhooks",
 				},
 			},
 		}}

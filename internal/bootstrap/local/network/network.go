@@ -76,6 +76,14 @@ const byClusterIP = "clusterIP"
 // Start reads the cluster's Services and endpoints, and follows them until
 // [Network.Stop]. ctx bounds the first reading only.
 func Start(ctx context.Context, cfg Config) (*Network, error) {
+	client, err := kubernetes.NewForConfig(cfg.Client)
+	if err != nil {
+		return nil, fmt.Errorf("making the client of the cluster's network: %w", err)
+	}
+	return start(ctx, cfg, client)
+}
+
+func start(ctx context.Context, cfg Config, client kubernetes.Interface) (*Network, error) {
 	if cfg.Domain == "" {
 		cfg.Domain = "cluster.local"
 	}
@@ -84,10 +92,6 @@ func Start(ctx context.Context, cfg Config) (*Network, error) {
 	}
 	if cfg.Resolver == nil {
 		cfg.Resolver = net.DefaultResolver
-	}
-	client, err := kubernetes.NewForConfig(cfg.Client)
-	if err != nil {
-		return nil, fmt.Errorf("making the client of the cluster's network: %w", err)
 	}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	services := factory.Core().V1().Services()
