@@ -25,6 +25,9 @@ const serveVariable = "CAPI_TEST_SERVE_PROVIDER"
 
 func TestMain(m *testing.M) {
 	local.ReexecMain()
+	// The user's own CLI configuration plays no part; OpenTofu's warning of a
+	// missing one would be taken for its version.
+	_ = os.Unsetenv("TF_CLI_CONFIG_FILE")
 	proxmoxPoll, proxmoxLease = 20*time.Millisecond, time.Millisecond
 	helmLeases = kube.Leases{Duration: 2 * time.Second, Renewal: 500 * time.Millisecond}
 	if file := os.Getenv(serveVariable); file != "" {

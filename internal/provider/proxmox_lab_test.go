@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -258,7 +257,9 @@ func (w *workspace) kill() {
 		w.t.Error(err)
 		return
 	}
-	_ = syscall.Kill(pid, syscall.SIGKILL)
+	if process, err := os.FindProcess(pid); err == nil {
+		_ = process.Kill() // SIGKILL
+	}
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		// A killed child that its parent has not waited for yet is a zombie.
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
