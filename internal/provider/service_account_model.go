@@ -102,7 +102,7 @@ func (m serviceAccountModel) access(client *proxmox.Client, connection proxmoxCo
 }
 
 // setCredentials takes over credentials. Where they differ from the prior ones
-// the version becomes a larger number: the time in seconds, so that an account
+// the version becomes a larger number: the time in milliseconds, so that an account
 // that is made anew never has an old one's version.
 func (m *serviceAccountModel) setCredentials(ctx context.Context, c credentialsModel, prior types.Object, priorVersion types.Int64) {
 	object, diags := types.ObjectValueFrom(ctx, credentialsTypes, c)
@@ -112,7 +112,7 @@ func (m *serviceAccountModel) setCredentials(ctx context.Context, c credentialsM
 	m.Credentials = object
 	m.CredentialsVersion = priorVersion
 	if priorVersion.IsNull() || priorVersion.IsUnknown() || !object.Equal(prior) {
-		m.CredentialsVersion = types.Int64Value(max(time.Now().Unix(), priorVersion.ValueInt64()+1))
+		m.CredentialsVersion = types.Int64Value(max(time.Now().UnixMilli(), priorVersion.ValueInt64()+1))
 	}
 }
 
