@@ -59,7 +59,7 @@ func (c *components) mergePatch() (string, error) {
 		}
 		pod, found, err := unstructured.NestedMap(c.rendered[i].Object, "spec", "template", "spec")
 		if err != nil || !found {
-			return "", fmt.Errorf("Deployment %s has no pod: %w", capmoxDeployment, err)
+			return "", fmt.Errorf("the Deployment %s has no pod: %w", capmoxDeployment, err)
 		}
 		lists := map[string]any{"containers": pod["containers"]}
 		if volumes, ok := pod["volumes"]; ok {

@@ -51,7 +51,7 @@ func (a *auditLogs) find(side, root string) {
 		if entry.IsDir() && (entry.Name() == "pods" || entry.Name() == "roots" || entry.Name() == "rootfs") {
 			return fs.SkipDir
 		}
-		if name := entry.Name(); name != "audit.log" && !(name == "kube-apiserver.log" && strings.Contains(path, "audit")) {
+		if name := entry.Name(); name != "audit.log" && (name != "kube-apiserver.log" || !strings.Contains(path, "audit")) {
 			return nil
 		}
 		target := filepath.Join(a.dir, side+"-audit.log")
