@@ -22,6 +22,7 @@ type Machine struct {
 	Phase        string
 	ControlPlane bool
 	HasNode      bool
+	HasAddress   bool
 	// ProviderID is spec.providerID of the Machine, such as proxmox://<uuid>.
 	ProviderID string
 	// VMNode and VMID say where the VM is; empty and 0 on other systems or before
@@ -46,7 +47,7 @@ func (h Home) Machines(ctx context.Context) ([]Machine, error) {
 		_, controlPlane := item.Labels[clusterv1.MachineControlPlaneLabel]
 		m := Machine{
 			Name: item.Name, Phase: item.Status.Phase, ControlPlane: controlPlane,
-			HasNode: item.Status.NodeRef.IsDefined(), ProviderID: item.Spec.ProviderID,
+			HasNode: item.Status.NodeRef.IsDefined(), HasAddress: len(item.Status.Addresses) > 0, ProviderID: item.Spec.ProviderID,
 		}
 		if item.Spec.InfrastructureRef.Kind == "ProxmoxMachine" {
 			if err := h.addVM(ctx, &m, item.Spec.InfrastructureRef.Name); err != nil {

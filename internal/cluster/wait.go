@@ -11,12 +11,14 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/external"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 )
@@ -108,8 +110,10 @@ func Answers(ctx context.Context, kubeconfig []byte) error {
 	return nil
 }
 
-// WaitAvailable waits until the Cluster is Available and every one of its
-// Machines has a node: only then may it be moved.
+// WaitAvailable waits until the Cluster is Available, every one of its Machines
+// has a node and addresses, and its control plane is Ready: only then may it be
+// moved, and only then has its new manager taken it up after a move, which
+// carries no status.
 func (h Home) WaitAvailable(ctx context.Context) error {
 	last := ""
 	err := wait.PollUntilContextCancel(ctx, h.poll(), true, func(ctx context.Context) (bool, error) {
@@ -128,12 +132,12 @@ func (h Home) WaitAvailable(ctx context.Context) error {
 		}
 		var missing []string
 		for _, m := range machines {
-			if !m.HasNode {
+			if !m.HasNode || !m.HasAddress {
 				missing = append(missing, m.Name)
 			}
 		}
 		if len(missing) > 0 || len(machines) == 0 {
-			h.say(ctx, &last, "waiting-for-nodes", fmt.Sprintf("%d of %d machines have a node; without one: %s", len(machines)-len(missing), len(machines), strings.Join(missing, ", ")))
+			h.say(ctx, &last, "waiting-for-nodes", fmt.Sprintf("%d of %d machines have a node and addresses; without: %s", len(machines)-len(missing), len(machines), strings.Join(missing, ", ")))
 			return false, nil
 		}
 		available := condition(cluster.Status.Conditions, clusterv1.ClusterAvailableCondition)
@@ -141,12 +145,43 @@ func (h Home) WaitAvailable(ctx context.Context) error {
 			h.say(ctx, &last, "waiting-for-available", h.summary(ctx, cluster))
 			return false, nil
 		}
-		return true, nil
+		unready, err := h.controlPlaneUnready(ctx, cluster)
+		if err != nil {
+			unready = err.Error()
+		}
+		if unready != "" {
+			h.say(ctx, &last, "waiting-for-control-plane", unready)
+		}
+		return unready == "", nil
 	})
 	if err != nil {
 		return h.explain(ctx, "waiting for cluster "+h.key("").String()+" to be available with a node for each machine", err)
 	}
 	return nil
+}
+
+// controlPlaneUnready answers why the control plane object is not Ready, or
+// nothing. Control planes of the contract v1beta1 have a condition Ready (Talos
+// v0.5); one without it is judged by the Cluster's own conditions.
+func (h Home) controlPlaneUnready(ctx context.Context, cluster *clusterv1.Cluster) (string, error) {
+	if !cluster.Spec.ControlPlaneRef.IsDefined() {
+		return "", nil
+	}
+	plane, err := external.GetObjectFromContractVersionedRef(ctx, h.Client, cluster.Spec.ControlPlaneRef, cluster.Namespace)
+	if err != nil {
+		return "", fmt.Errorf("reading the control plane: %w", err)
+	}
+	conditions, _, err := unstructured.NestedSlice(plane.Object, "status", "conditions")
+	if err != nil {
+		return "", fmt.Errorf("reading the control plane's conditions: %w", err)
+	}
+	for _, item := range conditions {
+		c, _ := item.(map[string]any)
+		if c["type"] == "Ready" && c["status"] != "True" {
+			return fmt.Sprintf("%s is not Ready: %v %v", refOf(plane), c["reason"], c["message"]), nil
+		}
+	}
+	return "", nil
 }
 
 func (h Home) waitGone(ctx context.Context) error {

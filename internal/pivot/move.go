@@ -37,7 +37,7 @@ func Move(ctx context.Context, source, target *Side, report progress.Reporter) (
 		return nil, err
 	}
 	if state == Done {
-		return moved(ctx, target, moving)
+		return moved(ctx, target, moving, report)
 	}
 	if err := waitAvailable(ctx, source, moving, report); err != nil {
 		return nil, err
@@ -48,6 +48,9 @@ func Move(ctx context.Context, source, target *Side, report progress.Reporter) (
 		return nil, err
 	}
 	report.Report(ctx, "moving", fmt.Sprintf("moving %d objects of %d clusters", len(before), len(moving)))
+	if err := keepStatus(ctx, source, target); err != nil {
+		return nil, err
+	}
 	if err := move(ctx, source, target); err != nil {
 		return nil, err
 	}
@@ -58,6 +61,9 @@ func Move(ctx context.Context, source, target *Side, report progress.Reporter) (
 	}
 	if differences := Compare(before, after); len(differences) > 0 {
 		return nil, fmt.Errorf("the target manages the clusters now, but does not hold all that the source held; the source is kept: %w", differencesError(differences))
+	}
+	if err := restoreStatus(ctx, target); err != nil {
+		return nil, err
 	}
 	if err := waitAvailable(ctx, target, moving, report); err != nil {
 		return nil, err
@@ -75,7 +81,14 @@ func waitAvailable(ctx context.Context, side *Side, keys []client.ObjectKey, rep
 	return nil
 }
 
-func moved(ctx context.Context, target *Side, clusters []client.ObjectKey) (*Result, error) {
+// moved finishes a move that an earlier run has carried through.
+func moved(ctx context.Context, target *Side, clusters []client.ObjectKey, report progress.Reporter) (*Result, error) {
+	if err := restoreStatus(ctx, target); err != nil {
+		return nil, err
+	}
+	if err := waitAvailable(ctx, target, clusters, report); err != nil {
+		return nil, err
+	}
 	inventory, err := Take(ctx, target.Client)
 	if err != nil {
 		return nil, err

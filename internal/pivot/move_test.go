@@ -30,6 +30,8 @@ type world struct {
 	source, target *pivot.Side
 }
 
+var addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: "10.0.0.1"}}
+
 var kinds = []string{"cluster-api", "infrastructure-proxmox"}
 
 func newWorld(t *testing.T) *world {
@@ -90,6 +92,7 @@ func (w *world) cluster(side *pivot.Side, name string, paused bool) *clusterv1.C
 	}
 	w.must(side.Client.Create(w.ctx, machine))
 	machine.Status.NodeRef = clusterv1.MachineNodeReference{Name: "node"}
+	machine.Status.Addresses = addresses
 	w.must(side.Client.Status().Update(w.ctx, machine))
 	w.must(side.Client.Create(w.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kmgt", Name: name + "-ca", OwnerReferences: owner}, Data: map[string][]byte{"tls.key": []byte("x")}}))
 	return cluster
@@ -117,6 +120,7 @@ func (w *world) statusController() {
 					if w.target.Client.List(ctx, machines) == nil {
 						for j := range machines.Items {
 							machines.Items[j].Status.NodeRef = clusterv1.MachineNodeReference{Name: "node"}
+							machines.Items[j].Status.Addresses = addresses
 							_ = w.target.Client.Status().Update(ctx, &machines.Items[j])
 						}
 					}

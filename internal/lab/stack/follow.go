@@ -21,7 +21,7 @@ const logFile = "provider.log"
 
 // progressLine matches a line of the provider's log that tells progress: the
 // CLI's log has the message before the fields, of which phase is one.
-var progressLine = regexp.MustCompile(`\[INFO\]\s+provider\.[^:]*: (.*?): .*\bphase=(\S+)`)
+var progressLine = regexp.MustCompile(`\[INFO\]\s+provider\.[^:]*: (.*?): (?:@|tf_|phase=|timestamp=).*\bphase=(\S+)`)
 
 // log has the CLI write the provider's progress into a new file.
 func (s *Stack) log() (string, error) {

@@ -48,8 +48,9 @@ type Options struct {
 
 // Stack is a working folder with a configuration.
 type Stack struct {
-	cli *tfexec.Terraform
-	dir string
+	cli    *tfexec.Terraform
+	dir    string
+	output io.Writer
 }
 
 // BuildProvider builds the provider of the checkout whose root is source into
@@ -99,11 +100,12 @@ func New(o Options) (*Stack, error) {
 	if err := cli.SetEnv(env); err != nil {
 		return nil, err
 	}
-	if o.Output != nil {
-		cli.SetStdout(o.Output)
-		cli.SetStderr(o.Output)
+	if o.Output == nil {
+		o.Output = io.Discard
 	}
-	return &Stack{cli: cli, dir: o.Dir}, nil
+	cli.SetStdout(o.Output)
+	cli.SetStderr(o.Output)
+	return &Stack{cli: cli, dir: o.Dir, output: o.Output}, nil
 }
 
 func copyExample(from, to string) error {
@@ -141,6 +143,7 @@ func (s *Stack) Plan(ctx context.Context) (bool, *tfjson.Plan, error) {
 	if err != nil {
 		return false, nil, err
 	}
+	defer s.quiet()()
 	plan, err := s.cli.ShowPlanFile(ctx, file)
 	return changes, plan, err
 }
@@ -192,10 +195,21 @@ func (s *Stack) Destroy(ctx context.Context, variables ...string) error {
 }
 
 // State answers the values in state, sensitive ones included.
-func (s *Stack) State(ctx context.Context) (*tfjson.State, error) { return s.cli.Show(ctx) }
+func (s *Stack) State(ctx context.Context) (*tfjson.State, error) {
+	defer s.quiet()()
+	return s.cli.Show(ctx)
+}
+
+// quiet keeps what the CLI answers to a question, secrets among it, out of the
+// output until the function that it answers is called.
+func (s *Stack) quiet() func() {
+	s.cli.SetStdout(io.Discard)
+	return func() { s.cli.SetStdout(s.output) }
+}
 
 // Output answers one output.
 func (s *Stack) Output(ctx context.Context, name string, value any) error {
+	defer s.quiet()()
 	outputs, err := s.cli.Output(ctx)
 	if err != nil {
 		return err

@@ -180,11 +180,11 @@ func (q quickstart) destroy(ctx context.Context, report progress.Reporter) error
 	if err != nil {
 		return err
 	}
-	home, err := s.Attribute(ctx, "capi_management_cluster.kmgt", "home")
+	phase, err := s.Attribute(ctx, "capi_management_cluster.kmgt", "phase")
 	if err != nil {
 		return err
 	}
-	if home == "self" {
+	if phase == "ready" {
 		// A cluster that manages itself cannot delete itself. force_destroy lets the
 		// destroy delete exactly its VMs; it must be in state before.
 		report.Report(ctx, "quickstart", "applying force_destroy = true to the management cluster")
