@@ -215,7 +215,8 @@ func (n *installation) there(ctx context.Context, p Provider, components reposit
 // until it issues a certificate.
 func (n *installation) certManager(ctx context.Context) error {
 	if n.options.CertManager.External {
-		return n.awaitCertManager(ctx)
+		n.report.Report(ctx, "waiting-for-cert-manager", "waiting for the cert-manager that somebody else installs")
+		return awaitCertManager(ctx, n.reader, n.timeout)
 	}
 	installed, err := n.certManagerInstalled(ctx)
 	if err != nil || installed {
@@ -232,20 +233,19 @@ func (n *installation) certManager(ctx context.Context) error {
 	return nil
 }
 
-// awaitCertManager waits for somebody else's cert-manager: until its webhook
-// lets an Issuer pass that is only tried.
-func (n *installation) awaitCertManager(ctx context.Context) error {
-	n.report.Report(ctx, "waiting-for-cert-manager", "waiting for the cert-manager that somebody else installs")
-	ctx, cancel := context.WithTimeout(ctx, n.timeout)
+// awaitCertManager waits for a cert-manager that clusterctl did not install:
+// until its webhook lets an Issuer pass that is only tried.
+func awaitCertManager(ctx context.Context, writer client.Client, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return kube.Wait(ctx, "the cert-manager that somebody else installs", func(ctx context.Context) (bool, string, error) {
+	return kube.Wait(ctx, "cert-manager to take an Issuer", func(ctx context.Context) (bool, string, error) {
 		issuer := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "cert-manager.io/v1",
 			"kind":       "Issuer",
 			"metadata":   map[string]any{"name": probeName, "namespace": metav1.NamespaceDefault},
 			"spec":       map[string]any{"selfSigned": map[string]any{}},
 		}}
-		err := n.reader.Create(ctx, issuer, client.DryRunAll)
+		err := writer.Create(ctx, issuer, client.DryRunAll)
 		return err == nil, "", err
 	})
 }

@@ -124,8 +124,8 @@ func (o *operation) charts(ctx context.Context) error {
 			return err
 		}
 	}
-	waiting := &installation{options: InitOptions{CertManager: CertManager{External: true}}, report: o.report, timeout: defaultTimeout, reader: o.client.Client}
-	if err := waiting.awaitCertManager(ctx); err != nil {
+	o.report.Report(ctx, "waiting-for-cert-manager", "waiting until cert-manager takes an Issuer")
+	if err := awaitCertManager(ctx, o.client.Client, defaultTimeout); err != nil {
 		return fmt.Errorf("%w%s", err, describeNamespace(context.WithoutCancel(ctx), o.client.Client, certManagerNamespace))
 	}
 	if err := o.release(ctx, operatorRelease, operatorNamespace, o.Operator, nil); err != nil {

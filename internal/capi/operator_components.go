@@ -58,8 +58,11 @@ func (c *components) mergePatch() (string, error) {
 			continue
 		}
 		pod, found, err := unstructured.NestedMap(c.rendered[i].Object, "spec", "template", "spec")
-		if err != nil || !found {
-			return "", fmt.Errorf("the Deployment %s has no pod: %w", capmoxDeployment, err)
+		if err != nil {
+			return "", fmt.Errorf("reading the pod of Deployment %s: %w", capmoxDeployment, err)
+		}
+		if !found {
+			return "", fmt.Errorf("there is no pod in Deployment %s", capmoxDeployment)
 		}
 		lists := map[string]any{"containers": pod["containers"]}
 		if volumes, ok := pod["volumes"]; ok {
