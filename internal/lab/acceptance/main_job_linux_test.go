@@ -5,6 +5,7 @@ package acceptance
 
 import (
 	"context"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -26,7 +27,17 @@ import (
 // jobTime bounds one whole run of the example.
 const jobTime = 40 * time.Minute
 
+// long says why a test is left out of make test: each runs the whole example for
+// minutes, as the quickstart in CI does once already.
+func long(t *testing.T) {
+	t.Helper()
+	if os.Getenv("TF_ACC") == "" {
+		t.Skip("runs the whole example for minutes: make testacc")
+	}
+}
+
 func TestTheMainJob(t *testing.T) {
+	long(t)
 	ctx, cancel := context.WithTimeout(context.Background(), jobTime)
 	defer cancel()
 	w := newWorld(ctx, t)
@@ -86,6 +97,7 @@ var kills = []struct{ resource, word string }{
 }
 
 func TestAKilledProviderContinues(t *testing.T) {
+	long(t)
 	ctx, cancel := context.WithTimeout(context.Background(), jobTime)
 	defer cancel()
 	w := newWorld(ctx, t)
