@@ -250,8 +250,8 @@ func TestLivenessProbeRestartsAndReadinessProbeOnlyTakesOut(t *testing.T) {
 	mount := []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 	pod := w.pod("p")
 	pod.Spec.Volumes, pod.Spec.Containers[0].VolumeMounts = data, mount
-	pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: exists("/data/ready"), PeriodSeconds: 1, FailureThreshold: 1}
-	pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{ProbeHandler: exists("/data/alive"), PeriodSeconds: 1, FailureThreshold: 2, InitialDelaySeconds: 1}
+	pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: exists("/data/ready"), PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 20}
+	pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{ProbeHandler: exists("/data/alive"), PeriodSeconds: 1, FailureThreshold: 2, InitialDelaySeconds: 1, TimeoutSeconds: 20}
 	dir := filepath.Join(w.dir, "root", "data")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
