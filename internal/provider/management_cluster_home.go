@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/hashicorp/terraform-plugin-framework/diag"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/cluster"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/talos"
 )
 
 // foundHome is where a cluster's objects are, and which of the homes that is.
@@ -153,7 +155,10 @@ func (r *managementClusterResource) refreshCredentials(ctx context.Context, stat
 			return err
 		}
 	}
-	state.Kubeconfig, state.Talosconfig = textOrNull(string(credentials.Kubeconfig)), textOrNull(string(credentials.Talosconfig))
+	state.Kubeconfig = textOrNull(string(credentials.Kubeconfig))
+	if !talos.TalosconfigStillGood([]byte(state.Talosconfig.ValueString()), credentials.Talosconfig, time.Now()) {
+		state.Talosconfig = textOrNull(string(credentials.Talosconfig))
+	}
 	state.Access = accessObject(kube.Access{Kubeconfig: credentials.Kubeconfig, UID: access.UID})
 	return nil
 }

@@ -236,7 +236,7 @@ func (n *node) etcdLeave(ctx context.Context) error {
 	defer func() { _ = c.Close() }()
 	// from here on the end of etcd is no failure of the control plane
 	plane := n.detachPlane()
-	if _, err := c.MemberRemove(clientv3.WithRequireLeader(ctx), self); err != nil && !errors.Is(err, rpctypes.ErrMemberNotFound) {
+	if err := removeMember(ctx, c, self); err != nil && !errors.Is(err, rpctypes.ErrMemberNotFound) {
 		n.attachPlane(plane)
 		return fmt.Errorf("remove the etcd member %x: %w", self, err)
 	}
@@ -339,4 +339,21 @@ func (n *node) etcdPromote(ctx context.Context, peerURL string) error {
 		}
 		return false, fmt.Errorf("the etcd cluster has no member at %s", peerURL)
 	})
+}
+
+// removeMember removes a member and tries again while etcd calls itself unhealthy,
+// which it does as long as its members have not been connected for some seconds.
+// Talos does the same (v1.13, internal/pkg/etcd, LeaveCluster).
+func removeMember(ctx context.Context, c *clientv3.Client, id uint64) error {
+	for {
+		_, err := c.MemberRemove(clientv3.WithRequireLeader(ctx), id)
+		if !errors.Is(err, rpctypes.ErrUnhealthy) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
 }
