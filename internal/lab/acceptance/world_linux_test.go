@@ -224,11 +224,13 @@ func changed(plan *tfjson.Plan) []string {
 	return changes
 }
 
-// vms lists the hypervisor's VMs by their UUIDs, sorted.
-func (w *world) vms() []string {
+// clusterVMs lists the VMs of the cluster's machines by their UUIDs, sorted.
+func (w *world) clusterVMs() []string {
 	var uuids []string
 	for _, vm := range w.lab.PVE.Summary().VMs {
-		uuids = append(uuids, vm.UUID)
+		if strings.HasPrefix(vm.Name, "kmgt") {
+			uuids = append(uuids, vm.UUID)
+		}
 	}
 	slices.Sort(uuids)
 	return uuids
