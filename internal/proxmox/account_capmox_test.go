@@ -56,10 +56,10 @@ func (r *rig) bootable() {
 func machine(t *testing.T, c *Client, template int) (failed string, err error) {
 	const id = 500
 	vm := vmPath("pve1", id, "")
-	upload := func() error {
+	upload := func(upid *string) error {
 		content := []byte("an ISO image")
 		return c.api.UploadReader("/nodes/pve1/storage/local/upload", map[string]string{"content": "iso"}, "user-data-500.iso",
-			bytes.NewReader(content), int64(len(content)), new(string))
+			bytes.NewReader(content), int64(len(content)), upid)
 	}
 	steps := []struct {
 		method, path string
@@ -94,7 +94,9 @@ func machine(t *testing.T, c *Client, template int) (failed string, err error) {
 		var answer any
 		switch step.method {
 		case "UPLOAD":
-			err = upload()
+			var upid string
+			err = upload(&upid)
+			answer = upid
 		case http.MethodGet:
 			err = c.api.Get(t.Context(), step.path, &answer)
 		case http.MethodPost:
