@@ -30,7 +30,7 @@ const (
 )
 
 // fieldOwner is the field manager of what this provider applies.
-const fieldOwner = client.FieldOwner("terraform-provider-capi")
+const fieldOwner = client.FieldOwner(kube.FieldManager)
 
 // Home is the cluster that holds, and so manages, the objects of one Cluster: a
 // bootstrap cluster, another management cluster, or the Cluster itself.

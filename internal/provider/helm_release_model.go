@@ -44,15 +44,7 @@ type helmReleaseModel struct {
 	Timeouts           timeouts.Value `tfsdk:"timeouts"`
 }
 
-type helmReleaseIdentity struct {
-	Cluster   types.String `tfsdk:"cluster"`
-	Namespace types.String `tfsdk:"namespace"`
-	Name      types.String `tfsdk:"name"`
-}
-
-func (m *helmReleaseModel) identity() helmReleaseIdentity {
-	return helmReleaseIdentity{Cluster: types.StringNull(), Namespace: m.Namespace, Name: m.Name}
-}
+func (m *helmReleaseModel) identity() clusterObjectIdentity { return identityOf(m.Namespace, m.Name) }
 
 func (m *helmReleaseModel) thing() string {
 	return "the Helm release " + m.Namespace.ValueString() + "/" + m.Name.ValueString()

@@ -316,7 +316,7 @@ func (r *helmReleaseResource) remove(ctx context.Context, state *helmReleaseMode
 
 // ImportState takes CLUSTER#NAMESPACE/NAME, or the resource identity.
 func (r *helmReleaseResource) ImportState(ctx context.Context, req resource.ImportStateRequest, resp *resource.ImportStateResponse) {
-	id, err := importedHelmRelease(ctx, req)
+	id, err := importedObject(ctx, req)
 	if err != nil {
 		failure{verb: "import", thing: "the Helm release", cause: err}.addTo(&resp.Diagnostics)
 		return
@@ -329,18 +329,4 @@ func (r *helmReleaseResource) ImportState(ctx context.Context, req resource.Impo
 		resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root(name), value)...)
 	}
 	resp.Diagnostics.Append(resp.Identity.Set(ctx, imported.identity())...)
-}
-
-func importedHelmRelease(ctx context.Context, req resource.ImportStateRequest) (clusterObjectID, error) {
-	if req.ID != "" {
-		return parseClusterObjectID(req.ID)
-	}
-	var identity helmReleaseIdentity
-	if err := firstError(req.Identity.Get(ctx, &identity)); err != nil {
-		return clusterObjectID{}, err
-	}
-	if identity.Cluster.ValueString() == "" {
-		return clusterObjectID{}, errors.New("an import by identity needs its cluster: the path of a kubeconfig file or an entry of the provider's clusters map")
-	}
-	return clusterObjectID{Cluster: identity.Cluster.ValueString(), Namespace: identity.Namespace.ValueString(), Name: identity.Name.ValueString()}, nil
 }

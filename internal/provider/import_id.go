@@ -4,9 +4,14 @@
 package provider
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/hashicorp/terraform-plugin-framework/resource"
+	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 )
@@ -33,4 +38,32 @@ func (i clusterObjectID) access() kube.Access {
 		return kube.Access{KubeconfigPath: i.Cluster}
 	}
 	return kube.Access{ClusterName: i.Cluster}
+}
+
+// clusterObjectIdentity is the resource identity of an object on a cluster.
+// Cluster is given in an import alone: how the cluster is reached later is not
+// part of what the object is.
+type clusterObjectIdentity struct {
+	Cluster   types.String `tfsdk:"cluster"`
+	Namespace types.String `tfsdk:"namespace"`
+	Name      types.String `tfsdk:"name"`
+}
+
+func identityOf(namespace, name types.String) clusterObjectIdentity {
+	return clusterObjectIdentity{Cluster: types.StringNull(), Namespace: namespace, Name: name}
+}
+
+// importedObject reads what an import names, by id or by identity.
+func importedObject(ctx context.Context, req resource.ImportStateRequest) (clusterObjectID, error) {
+	if req.ID != "" {
+		return parseClusterObjectID(req.ID)
+	}
+	var identity clusterObjectIdentity
+	if err := firstError(req.Identity.Get(ctx, &identity)); err != nil {
+		return clusterObjectID{}, err
+	}
+	if identity.Cluster.ValueString() == "" {
+		return clusterObjectID{}, errors.New("an import by identity needs its cluster: the path of a kubeconfig file or an entry of the provider's clusters map")
+	}
+	return clusterObjectID{Cluster: identity.Cluster.ValueString(), Namespace: identity.Namespace.ValueString(), Name: identity.Name.ValueString()}, nil
 }

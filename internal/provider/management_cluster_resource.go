@@ -50,14 +50,8 @@ func (r *managementClusterResource) IdentitySchema(_ context.Context, _ resource
 	}}
 }
 
-type managementClusterIdentity struct {
-	Cluster   types.String `tfsdk:"cluster"`
-	Namespace types.String `tfsdk:"namespace"`
-	Name      types.String `tfsdk:"name"`
-}
-
-func (m *managementClusterModel) identity() managementClusterIdentity {
-	return managementClusterIdentity{Cluster: types.StringNull(), Namespace: m.Namespace, Name: m.Name}
+func (m *managementClusterModel) identity() clusterObjectIdentity {
+	return identityOf(m.Namespace, m.Name)
 }
 
 // ModifyPlan checks the manifest, and refuses at plan a destroy that Delete would
@@ -255,7 +249,7 @@ func (r *managementClusterResource) Delete(ctx context.Context, req resource.Del
 }
 
 func (r *managementClusterResource) ImportState(ctx context.Context, req resource.ImportStateRequest, resp *resource.ImportStateResponse) {
-	id, err := importedCluster(ctx, req)
+	id, err := importedObject(ctx, req)
 	if err != nil {
 		failure{verb: "import", thing: "the management cluster", cause: err}.addTo(&resp.Diagnostics)
 		return
@@ -268,18 +262,4 @@ func (r *managementClusterResource) ImportState(ctx context.Context, req resourc
 		resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root(name), value)...)
 	}
 	resp.Diagnostics.Append(resp.Identity.Set(ctx, imported.identity())...)
-}
-
-func importedCluster(ctx context.Context, req resource.ImportStateRequest) (clusterObjectID, error) {
-	if req.ID != "" {
-		return parseClusterObjectID(req.ID)
-	}
-	var identity managementClusterIdentity
-	if diags := req.Identity.Get(ctx, &identity); diags.HasError() {
-		return clusterObjectID{}, errors.New(diags[0].Detail())
-	}
-	if identity.Cluster.ValueString() == "" {
-		return clusterObjectID{}, errors.New("an import by identity needs its cluster: the path of a kubeconfig file or an entry of the provider's clusters map")
-	}
-	return clusterObjectID{Cluster: identity.Cluster.ValueString(), Namespace: identity.Namespace.ValueString(), Name: identity.Name.ValueString()}, nil
 }

@@ -132,9 +132,6 @@ func copyExample(from, to string) error {
 	})
 }
 
-// Dir is the working folder.
-func (s *Stack) Dir() string { return s.dir }
-
 // Plan answers whether there is anything to change, and the plan.
 func (s *Stack) Plan(ctx context.Context) (bool, *tfjson.Plan, error) {
 	file := filepath.Join(s.dir, "plan.bin")
@@ -219,13 +216,4 @@ func (s *Stack) Output(ctx context.Context, name string, value any) error {
 		return errors.New("there is no output " + name)
 	}
 	return json.Unmarshal(output.Value, value)
-}
-
-// Empty says whether the state holds no resource.
-func (s *Stack) Empty(ctx context.Context) (bool, error) {
-	state, err := s.State(ctx)
-	if err != nil {
-		return false, err
-	}
-	return state.Values == nil || state.Values.RootModule == nil || len(state.Values.RootModule.Resources) == 0, nil
 }
