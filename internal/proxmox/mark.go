@@ -24,6 +24,9 @@ const (
 	stateMade = "made"
 	// stateKept: finished and known to be in a state. Nobody else touches it.
 	stateKept = "kept"
+	// stateRetired: a finished template that another has taken the place of, and
+	// that was left for a while. Until says when it retired.
+	stateRetired = "retired"
 )
 
 // defaultLease is how long a mark's holder may be silent. The lease is renewed
@@ -40,14 +43,17 @@ type mark struct {
 	// ID is the id of the template. Proxmox VE copies a template's notes to its
 	// clones, whose mark this tells from the template's own.
 	ID int `json:"id,omitempty"`
-	// State is one of the three above.
+	// State is one of those above.
 	State string `json:"state"`
-	// Until is when the lease runs out, in seconds since 1970; zero when kept.
+	// Until is when the lease runs out, in seconds since 1970; zero when kept. Of a
+	// retired template it is when it retired.
 	Until int64 `json:"until,omitempty"`
 	// Key identifies a template's content and place.
 	Key string `json:"key,omitempty"`
 	// Image is the volume id of the image file that a template is made of.
 	Image string `json:"image,omitempty"`
+	// Family is what templates that follow one another have in common.
+	Family string `json:"family,omitempty"`
 	// Labels is what the owner wants to find again when it is imported.
 	Labels map[string]string `json:"labels,omitempty"`
 }
@@ -65,7 +71,9 @@ func (m mark) kept() mark {
 }
 
 // finished says whether the thing was completed.
-func (m mark) finished() bool { return m.State == stateMade || m.State == stateKept }
+func (m mark) finished() bool {
+	return m.State == stateMade || m.State == stateKept || m.State == stateRetired
+}
 
 // String answers the mark's line.
 func (m mark) String() string {

@@ -77,10 +77,12 @@ func (r *rig) client(change ...func(*Config)) *Client {
 func (r *rig) spec() TemplateSpec {
 	return TemplateSpec{
 		Node: "pve1", Storage: "local-lvm", Image: &testImage{url: r.images.URL + "/image.qcow2"}, Identity: "test/1",
-		Labels: map[string]string{"talos": "v1.13.7"}, DiskGiB: 10, BIOS: "ovmf",
+		Labels:           map[string]string{"talos": "v1.13.7"},
+		TemplateHardware: TemplateHardware{DiskGiB: 10, BIOS: "ovmf", Disk: DiskOptions{Discard: true, SSD: true}},
 		TemplateSettings: TemplateSettings{
 			Name: "talos", Description: "for tests", Tags: []string{"b", "a"}, CPUType: "x86-64-v2-AES", Cores: 2, MemoryMiB: 2048,
-			Agent: true, Bridge: "vmbr0",
+			Sockets: 1, OSType: "l26", Machine: "q35", SCSIController: "virtio-scsi-pci", Serial: true, Agent: true,
+			Networks: []NetworkDevice{{Model: "virtio", Bridge: "vmbr0"}},
 		},
 	}
 }
@@ -135,9 +137,22 @@ type testImage struct {
 	url      string
 	prepared atomic.Int32
 	noSize   bool
+
+	format, compression, algorithm, sum string
 }
 
 func (i *testImage) URL() string { return i.url }
+
+func (i *testImage) Format() string {
+	if i.format == "" {
+		return "qcow2"
+	}
+	return i.format
+}
+
+func (i *testImage) Compression() string { return i.compression }
+
+func (i *testImage) Checksum() (algorithm, sum string) { return i.algorithm, i.sum }
 
 func (i *testImage) Prepare(context.Context) error {
 	i.prepared.Add(1)

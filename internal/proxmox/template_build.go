@@ -23,8 +23,11 @@ type build struct {
 	reporter progress.Reporter
 	// begun is told of the first side effect, and again when there is a VM.
 	begun func(Template)
-	// want is the image's length in bytes; zero where nobody says.
-	want int64
+	// transfer is how the image comes to the node.
+	transfer Transfer
+	// served is the image's length in bytes as it is served, and want that of the
+	// file that must arrive; zero where nobody says.
+	served, want int64
 	// keep is set when the image file may not be deleted.
 	keep bool
 }
@@ -44,7 +47,8 @@ const PhaseLeftover = "leftover"
 // VM, for the caller to note what is there. The answered template is finished;
 // it is the caller's for good after [Client.KeepTemplate].
 //
-// It needs Proxmox VE 8.4, the first to import qcow2 images for a token.
+// It needs Proxmox VE 8.4, the first to import disk images for a token, or 8.1
+// and the login of root@pam with a password.
 func (c *Client) EnsureTemplate(ctx context.Context, spec TemplateSpec, instance string, reporter progress.Reporter, begun func(Template)) (Template, error) {
 	b := &build{c: c, spec: spec, instance: instance, reporter: reporter, begun: begun}
 	var template Template
@@ -61,28 +65,39 @@ func (b *build) run(ctx context.Context) (Template, error) {
 	if err != nil {
 		return Template{}, err
 	}
-	if !version.AtLeast(8, 4) {
-		return Template{}, fmt.Errorf("the Proxmox VE at %s is %s: importing a disk image with an API token needs 8.4 or newer", b.c.base, version)
+	if b.transfer, err = b.chooseTransfer(ctx, version); err != nil {
+		return Template{}, err
 	}
 	if err := b.settleTasks(ctx); err != nil {
 		return Template{}, err
 	}
-	_, importing, err := b.c.chooseStorages(ctx, b.spec)
-	if err != nil {
-		return Template{}, err
-	}
-	b.spec.ImportStorage = importing.Name
 	template, found, err := b.find(ctx)
 	if err != nil {
 		return Template{}, err
 	}
-	if !found {
-		if template, err = b.make(ctx); err != nil {
-			return Template{}, err
-		}
+	if found {
+		template, err = b.bringUpToDate(ctx, template)
+	} else {
+		template, err = b.make(ctx)
+	}
+	if err != nil {
+		return Template{}, err
 	}
 	b.begun(template)
-	return b.finish(ctx, template)
+	transfer := template.Transfer
+	template, err = b.finish(ctx, template)
+	template.Transfer = transfer // no reading tells it
+	return template, err
+}
+
+// bringUpToDate gives a template that another run began the settings of this one.
+func (b *build) bringUpToDate(ctx context.Context, t Template) (Template, error) {
+	listed, err := b.c.vmResource(ctx, t.VMID)
+	if err != nil {
+		return t, err
+	}
+	t.Pool = listed.Pool
+	return b.c.UpdateTemplate(ctx, t, b.spec)
 }
 
 // ownTasks are the kinds of task that making a template starts.
@@ -130,7 +145,7 @@ func (b *build) find(ctx context.Context) (Template, bool, error) {
 		}
 	}
 	for _, t := range candidates {
-		if t.mark.Key != b.spec.key() || t.mark.State == stateKept {
+		if t.mark.Key != b.spec.key() || t.mark.State == stateKept || t.mark.State == stateRetired {
 			continue
 		}
 		t, err := b.takeOver(ctx, t)
@@ -148,19 +163,13 @@ func (b *build) find(ctx context.Context) (Template, bool, error) {
 // candidates answers the marked templates of the node that have the wished name
 // or id, or are not templates yet. Only these are read one by one.
 func (b *build) candidates(ctx context.Context) ([]Template, error) {
-	var list []struct {
-		VMID     int    `json:"vmid"`
-		Name     string `json:"name"`
-		Status   string `json:"status"`
-		Template any    `json:"template"` // 1, or an empty string or nothing for a VM
-	}
-	if err := b.c.get(ctx, "/nodes/"+b.spec.Node+"/qemu", nil, &list); err != nil {
-		return nil, fmt.Errorf("listing the VMs of node %s: %w", b.spec.Node, err)
+	list, err := b.c.nodeVMs(ctx, b.spec.Node)
+	if err != nil {
+		return nil, err
 	}
 	var out []Template
 	for _, vm := range list {
-		converted := fmt.Sprint(vm.Template) == "1"
-		if vm.Name != b.spec.Name && vm.VMID != b.spec.VMID && (converted || vm.Status != "stopped") {
+		if vm.Name != b.spec.Name && vm.VMID != b.spec.VMID && (vm.converted() || vm.Status != "stopped") {
 			continue
 		}
 		t, err := b.c.readVM(ctx, b.spec.Node, vm.VMID)
@@ -255,21 +264,24 @@ func (b *build) make(ctx context.Context) (Template, error) {
 	if err := b.preflight(ctx, id); err != nil {
 		return Template{}, err
 	}
-	file := b.spec.imageFile()
-	volume := imageVolume(b.spec.ImportStorage, file)
 	if err := b.spec.Image.Prepare(ctx); err != nil {
 		return Template{}, err
 	}
-	b.begun(Template{Node: b.spec.Node, ImportStorage: b.spec.ImportStorage, Storage: b.spec.Storage})
-	if err := b.bringImage(ctx, b.spec.ImportStorage, volume, file); err != nil {
+	b.begun(Template{Node: b.spec.Node, Storage: b.spec.Storage, Transfer: b.transfer})
+	if err := b.bringImage(ctx); err != nil {
+		return Template{}, err
+	}
+	volume := b.transfer.volume(b.spec)
+	source, err := b.importSource(ctx, volume)
+	if err != nil {
 		return Template{}, err
 	}
 	for range maxIDs {
 		m := mark{Kind: "template", ID: id, Instance: b.instance, State: stateBuilding, Key: b.spec.key(),
-			Image: volume, Labels: b.spec.Labels}.lease(b.c.config.Lease)
+			Image: volume, Family: b.spec.Family, Labels: b.spec.Labels}.lease(b.c.config.Lease)
 		b.report(ctx, "create", "creating VM %d on node %s from %s", id, b.spec.Node, volume)
 		var upid string
-		err := b.c.post(ctx, "/nodes/"+b.spec.Node+"/qemu", b.spec.create(id, volume, m), &upid)
+		err := b.c.post(ctx, "/nodes/"+b.spec.Node+"/qemu", b.spec.create(id, source, m), &upid)
 		if err == nil {
 			err = b.c.wait(ctx, upid)
 		}
@@ -278,12 +290,13 @@ func (b *build) make(ctx context.Context) (Template, error) {
 			if err != nil {
 				return Template{}, fmt.Errorf("reading VM %d on node %s, which was just made: %w", id, b.spec.Node, err)
 			}
+			t.Transfer = b.transfer
 			return t, nil
 		}
 		if !saying(err, "already exists") {
 			return Template{}, fmt.Errorf("creating VM %d on node %s: %w", id, b.spec.Node, err)
 		}
-		if b.spec.VMID != 0 {
+		if b.spec.VMID != 0 && b.spec.LastVMID == 0 {
 			return Template{}, fmt.Errorf("the wished id %d is taken: %w. Choose another vm_id, or leave it out for the next free one", id, err)
 		}
 		if id, err = b.pickID(ctx); err != nil {
@@ -293,8 +306,21 @@ func (b *build) make(ctx context.Context) (Template, error) {
 	return Template{}, fmt.Errorf("no free VM id in %d tries: others take them at this moment; give vm_id one that is set aside", maxIDs)
 }
 
-// pickID answers the wished id, or the next free one.
+// importSource is what the disk is imported from: the volume id, or the path of
+// a file among the ISO images.
+func (b *build) importSource(ctx context.Context, volume string) (string, error) {
+	if !b.transfer.iso() {
+		return volume, nil
+	}
+	return b.c.imagePath(ctx, b.spec.Node, volume)
+}
+
+// pickID answers the wished id, the lowest free one of the wished range, or the
+// next free one of the cluster.
 func (b *build) pickID(ctx context.Context) (int, error) {
+	if b.spec.LastVMID != 0 {
+		return b.pickFromRange(ctx)
+	}
 	if b.spec.VMID != 0 {
 		return b.spec.VMID, nil
 	}
@@ -309,18 +335,46 @@ func (b *build) pickID(ctx context.Context) (int, error) {
 	return id, nil
 }
 
+// pickFromRange asks for each id by itself: the list of VMs leaves out what the
+// account may not see.
+func (b *build) pickFromRange(ctx context.Context) (int, error) {
+	for id := b.spec.VMID; id <= b.spec.LastVMID; id++ {
+		var free string
+		err := b.c.get(ctx, "/cluster/nextid", params{"vmid": id}, &free)
+		if err == nil {
+			return id, nil
+		}
+		if !saying(err, "already exists") {
+			return 0, fmt.Errorf("asking whether the VM id %d is free: %w", id, err)
+		}
+	}
+	return 0, fmt.Errorf("all ids from %d to %d are taken: give vm_id_range more room", b.spec.VMID, b.spec.LastVMID)
+}
+
 // preflight checks the privileges for all steps before the first.
 func (b *build) preflight(ctx context.Context, id int) error {
 	vm := fmt.Sprintf("/vms/%d", id)
+	importing := "/storage/" + b.transfer.storage.Name
 	needs := []need{
-		{"/storage/" + b.spec.ImportStorage, []string{"Datastore.AllocateTemplate"}, "bring the image to the storage"},
+		{importing, []string{"Datastore.AllocateTemplate"}, "bring the image to the storage"},
 		{"/storage/" + b.spec.Storage, []string{"Datastore.AllocateSpace"}, "make the template's disks"},
-		{vm, []string{"VM.Allocate", "VM.Audit", "VM.Config.CPU", "VM.Config.Disk", "VM.Config.HWType", "VM.Config.Memory", "VM.Config.Options"}, "make the template"},
 	}
-	if b.spec.Bridge != "" {
-		bridge := "/sdn/zones/localnetwork/" + b.spec.Bridge
-		if b.spec.VLAN != 0 {
-			bridge += "/" + strconv.Itoa(b.spec.VLAN)
+	if drive := b.spec.CloudInitStorage; drive != "" && drive != b.spec.Storage {
+		needs = append(needs, need{"/storage/" + drive, []string{"Datastore.AllocateSpace"}, "make the cloud-init drive"})
+	}
+	making, err := b.missingInPool(ctx, []string{
+		"VM.Allocate", "VM.Audit", "VM.Config.CPU", "VM.Config.Disk", "VM.Config.HWType", "VM.Config.Memory", "VM.Config.Options",
+	})
+	if err != nil {
+		return err
+	}
+	if len(making) > 0 {
+		needs = append(needs, need{vm, making, "make the template"})
+	}
+	for _, device := range b.spec.Networks {
+		bridge := "/sdn/zones/localnetwork/" + device.Bridge
+		if device.VLAN != 0 {
+			bridge += "/" + strconv.Itoa(device.VLAN)
 		}
 		needs = append(needs, need{vm, []string{"VM.Config.Network"}, "give the template a network device"},
 			need{bridge, []string{"SDN.Use"}, "attach it to the bridge"})
@@ -331,11 +385,24 @@ func (b *build) preflight(ctx context.Context, id int) error {
 	if b.spec.KeepImage {
 		return nil
 	}
-	lacking, err := b.c.lacks(ctx, "/storage/"+b.spec.ImportStorage, "Datastore.Allocate")
+	lacking, err := b.c.lacks(ctx, importing, "Datastore.Allocate")
 	if b.keep = len(lacking) > 0; b.keep {
-		b.report(ctx, "image", "the image file will stay in storage %s: %s may not delete it there (Datastore.Allocate)", b.spec.ImportStorage, b.c.Identity())
+		b.report(ctx, "image", "the image file will stay in storage %s: %s may not delete it there (Datastore.Allocate)", b.transfer.storage.Name, b.c.Identity())
 	}
 	return err
+}
+
+// missingInPool answers those of the privileges that the template's pool does
+// not give, so that they are needed on the VM itself.
+func (b *build) missingInPool(ctx context.Context, privileges []string) ([]string, error) {
+	if b.spec.Pool == "" {
+		return privileges, nil
+	}
+	held, ok, err := b.c.privileges(ctx, "/pool/"+b.spec.Pool)
+	if err != nil || !ok {
+		return privileges, err
+	}
+	return slices.DeleteFunc(privileges, func(p string) bool { return held[p] }), nil
 }
 
 // finish takes a VM with its disk to a finished template, from wherever it
@@ -379,7 +446,7 @@ func (b *build) resize(ctx context.Context, t *Template) error {
 	want := int64(b.spec.DiskGiB) << 30
 	if want == 0 || t.diskBytes >= want {
 		if want != 0 && t.diskBytes > want {
-			return fmt.Errorf("the image's disk is larger (%d GiB) than the wished %d GiB, and disks do not shrink", t.DiskGiB(), b.spec.DiskGiB)
+			return fmt.Errorf("the image's disk is larger (%d GiB) than the wished %d GiB, and disks do not shrink", t.DiskGiB, b.spec.DiskGiB)
 		}
 		return nil
 	}

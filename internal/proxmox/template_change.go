@@ -7,8 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
@@ -28,66 +28,98 @@ func (c *Client) KeepTemplate(ctx context.Context, t Template) error {
 // Kept says whether the template's mark needs no [Client.KeepTemplate].
 func (t Template) Kept() bool { return t.mark.State != stateMade }
 
-// UpdateTemplate brings what can be changed on a template to the given settings.
+// UpdateTemplate brings what can be changed on a template to what spec says.
 // Nothing is sent where nothing differs. A change by others between the reading
 // of t and this call is an error, which the next apply resolves.
-func (c *Client) UpdateTemplate(ctx context.Context, t Template, settings TemplateSettings, labels map[string]string) (Template, error) {
+func (c *Client) UpdateTemplate(ctx context.Context, t Template, spec TemplateSpec) (Template, error) {
 	m := t.mark
 	if m.Kind != "" {
-		m.Labels = labels
+		m.Labels, m.Family = spec.Labels, spec.Family
 	}
-	want := settings.config(m, t.macs["net0"])
-	have := t.config(t.mark, t.macs["net0"])
-	body := params{}
-	var dropped []string
-	for name, value := range want {
-		switch value {
-		case have[name]:
-		case "":
-			dropped = append(dropped, name)
-		default:
-			body[name] = value
-		}
-	}
-	if m.Kind == "" && settings.Description == t.Description {
+	want, have := spec.config(m, t.macs), t.config(t.mark, t.macs)
+	body := difference(want, have)
+	if m.Kind == "" && spec.Description == t.Description {
 		delete(body, "description") // nothing of ours to write there
 	}
-	if len(body) == 0 && len(dropped) == 0 {
-		return t, nil
+	if len(body) > 0 {
+		body["digest"] = t.digest
+		put := c.put(ctx, vmPath(t.Node, t.VMID, "config"), body, nil)
+		if put != nil && !saying(put, digestRefused) {
+			return t, fmt.Errorf("changing the configuration of template %d on node %s: %w", t.VMID, t.Node, put)
+		}
+		fresh, err := c.readVM(ctx, t.Node, t.VMID)
+		if err != nil {
+			return t, fmt.Errorf("reading template %d on node %s: %w", t.VMID, t.Node, err)
+		}
+		if put != nil && len(difference(spec.config(m, fresh.macs), fresh.config(fresh.mark, fresh.macs))) > 0 {
+			return t, fmt.Errorf("changing the configuration of template %d on node %s: %w", t.VMID, t.Node, put)
+		}
+		fresh.Pool, fresh.Transfer = t.Pool, t.Transfer
+		t = fresh
+	}
+	return t, c.changePool(ctx, &t, spec.Pool)
+}
+
+// difference answers the parameters that bring have to want: the options that
+// differ, and those that are to be unset.
+func difference(want, have map[string]string) params {
+	body := params{}
+	var dropped []string
+	for name, value := range have {
+		if value != "" && want[name] == "" {
+			dropped = append(dropped, name)
+		}
+	}
+	for name, value := range want {
+		if value != "" && value != have[name] {
+			body[name] = value
+		}
 	}
 	if len(dropped) > 0 {
 		slices.Sort(dropped)
 		body["delete"] = strings.Join(dropped, ",")
 	}
-	body["digest"] = t.digest
-	put := c.put(ctx, vmPath(t.Node, t.VMID, "config"), body, nil)
-	if put != nil && !saying(put, digestRefused) {
-		return t, fmt.Errorf("changing the configuration of template %d on node %s: %w", t.VMID, t.Node, put)
-	}
-	fresh, err := c.readVM(ctx, t.Node, t.VMID)
-	if err != nil {
-		return t, fmt.Errorf("reading template %d on node %s: %w", t.VMID, t.Node, err)
-	}
-	if put != nil && !maps.Equal(fresh.config(fresh.mark, fresh.macs["net0"]), want) {
-		return t, fmt.Errorf("changing the configuration of template %d on node %s: %w", t.VMID, t.Node, put)
-	}
-	return fresh, nil
+	return body
 }
+
+// changePool moves a template into a pool, or out of its pool.
+func (c *Client) changePool(ctx context.Context, t *Template, pool string) error {
+	if t.Pool == pool {
+		return nil
+	}
+	where, body := pool, params{"vms": strconv.Itoa(t.VMID), "allow-move": 1}
+	if pool == "" {
+		where, body = t.Pool, params{"vms": strconv.Itoa(t.VMID), "delete": 1}
+	}
+	err := c.put(ctx, "/pools/"+where, body, nil)
+	// A repeated call whose first answer got lost finds it done.
+	if err != nil && !saying(err, "is already a pool member") && !saying(err, "is not a pool member") {
+		return fmt.Errorf("changing the pool of template %d: %w", t.VMID, err)
+	}
+	t.Pool = pool
+	return nil
+}
+
+// ErrProtected and ErrInUse mark why a template is not deleted.
+var (
+	ErrProtected = errors.New("protected")
+	ErrInUse     = errors.New("in use by linked clones")
+)
 
 // DeleteTemplate deletes a template that was read and is the caller's. Linked
 // clones that still use it make it refuse, naming them as far as the storage
 // knows them.
 func (c *Client) DeleteTemplate(ctx context.Context, t Template, reporter progress.Reporter) error {
 	where := fmt.Sprintf("template %d (%s) on node %s", t.VMID, t.Name, t.Node)
-	if t.protected {
-		return fmt.Errorf("%s is protected: take the protection away first (qm set %d --protection 0)", where, t.VMID)
+	if t.Protection {
+		return fmt.Errorf("%s is %w: take the protection away first (protection = false, or qm set %d --protection 0)", where, ErrProtected, t.VMID)
 	}
 	clones, err := c.linkedClones(ctx, t)
 	if err != nil {
 		return err
 	}
 	if len(clones) > 0 {
-		return fmt.Errorf("%s is in use by linked clones: %s; delete these VMs, or move them to full clones (qm move-disk), first", where, strings.Join(clones, ", "))
+		return fmt.Errorf("%s is %w: %s; delete these VMs, or move them to full clones (qm move-disk), first", where, ErrInUse, strings.Join(clones, ", "))
 	}
 	reporter.Report(ctx, "delete", "deleting "+where)
 	var upid string
@@ -99,7 +131,7 @@ func (c *Client) DeleteTemplate(ctx context.Context, t Template, reporter progre
 	case err == nil || missing(err):
 		return c.DropImage(ctx, t)
 	case saying(err, "still in use by linked clone"):
-		return fmt.Errorf("%s is in use by linked clones; delete these VMs, or move them to full clones (qm move-disk), first: %w", where, err)
+		return fmt.Errorf("%s is %w; delete these VMs, or move them to full clones (qm move-disk), first: %w", where, ErrInUse, err)
 	}
 	return fmt.Errorf("deleting %s: %w", where, err)
 }
@@ -166,9 +198,26 @@ func (c *Client) DiscardTemplate(ctx context.Context, spec TemplateSpec, instanc
 			return err
 		}
 	}
-	_, importing, err := c.chooseStorages(ctx, spec)
+	return c.discardImages(ctx, spec)
+}
+
+// discardImages removes a template's image file from wherever on its node it may
+// have been brought to. Its name is like no other.
+func (c *Client) discardImages(ctx context.Context, spec TemplateSpec) error {
+	list, err := c.storages(ctx, spec.Node)
 	if err != nil {
 		return err
 	}
-	return c.removeVolume(ctx, spec.Node, imageVolume(importing.Name, spec.imageFile()))
+	for _, storage := range list {
+		for _, method := range []string{TransferUpload, TransferUploadISO} {
+			t := Transfer{Method: method, storage: storage}
+			if !storage.holds(t.content()) || !storage.usable() || !storage.files() {
+				continue
+			}
+			if err := c.removeVolume(ctx, spec.Node, t.volume(spec)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

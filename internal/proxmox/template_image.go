@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -21,7 +21,16 @@ type storageInfo struct {
 	Content string `json:"content"`
 	Active  int    `json:"active"`
 	Enabled int    `json:"enabled"`
+	Shared  int    `json:"shared"`
+	// Avail is the room in bytes; zero where it is not told.
+	Avail int64 `json:"avail"`
 }
+
+func (s storageInfo) usable() bool { return s.Active == 1 && s.Enabled == 1 }
+
+// files says whether files can be put into the storage: an ESXi host is
+// listed as one with content "import", and can only be read.
+func (s storageInfo) files() bool { return s.Type != "esxi" }
 
 func (s storageInfo) holds(content string) bool {
 	return slices.Contains(strings.Split(s.Content, ","), content)
@@ -36,30 +45,6 @@ func (c *Client) storages(ctx context.Context, node string) ([]storageInfo, erro
 	return list, nil
 }
 
-// chooseStorages checks the target and answers the import storage: the wished
-// one, else the node's first with content "import".
-func (c *Client) chooseStorages(ctx context.Context, s TemplateSpec) (target, importing storageInfo, err error) {
-	list, err := c.storages(ctx, s.Node)
-	if err != nil {
-		return target, importing, err
-	}
-	if target, err = usable(list, s.Node, s.Storage, "images"); err != nil {
-		return target, importing, err
-	}
-	if s.ImportStorage != "" {
-		importing, err = usable(list, s.Node, s.ImportStorage, "import")
-		return target, importing, err
-	}
-	for _, entry := range list {
-		if entry.holds("import") && entry.Active == 1 && entry.Enabled == 1 && entry.Type != "esxi" {
-			return target, entry, nil
-		}
-	}
-	return target, importing, fmt.Errorf("node %s has no active storage with content \"import\" that %s may see. "+
-		"To allow it on a directory storage, add import to its list of content, for example: "+
-		"pvesm set local --content iso,vztmpl,backup,import", s.Node, c.Identity())
-}
-
 func usable(list []storageInfo, node, name, content string) (storageInfo, error) {
 	i := slices.IndexFunc(list, func(s storageInfo) bool { return s.Name == name })
 	switch {
@@ -69,7 +54,7 @@ func usable(list []storageInfo, node, name, content string) (storageInfo, error)
 			names = append(names, s.Name)
 		}
 		return storageInfo{}, fmt.Errorf("node %s has no storage %q, or it may not be seen; there is: %s", node, name, strings.Join(names, ", "))
-	case list[i].Enabled != 1 || list[i].Active != 1:
+	case !list[i].usable():
 		return storageInfo{}, fmt.Errorf("storage %q is not active on node %s", name, node)
 	case !list[i].holds(content):
 		return storageInfo{}, fmt.Errorf("storage %q is not configured for content %q (it has %s). To allow it, where its type can: pvesm set %s --content %s,%s",
@@ -78,18 +63,15 @@ func usable(list []storageInfo, node, name, content string) (storageInfo, error)
 	return list[i], nil
 }
 
-// imageVolume is the volume id of a template's image file.
-func imageVolume(storage, file string) string { return storage + ":import/" + file }
-
 // imageSize answers the length of an image file in bytes. ok is false where
 // there is no such file.
 func (c *Client) imageSize(ctx context.Context, node, volume string) (size int64, ok bool, err error) {
-	storage, _, _ := strings.Cut(volume, ":")
+	storage, content := splitVolume(volume)
 	var list []struct {
 		VolID string `json:"volid"`
 		Size  int64  `json:"size"`
 	}
-	if err := c.get(ctx, "/nodes/"+node+"/storage/"+storage+"/content", params{"content": "import"}, &list); err != nil {
+	if err := c.get(ctx, "/nodes/"+node+"/storage/"+storage+"/content", params{"content": content}, &list); err != nil {
 		return 0, false, fmt.Errorf("listing the image files in storage %s on node %s: %w", storage, node, err)
 	}
 	for _, entry := range list {
@@ -98,6 +80,21 @@ func (c *Client) imageSize(ctx context.Context, node, volume string) (size int64
 		}
 	}
 	return 0, false, nil
+}
+
+// imagePath answers where an image file lies on its node.
+func (c *Client) imagePath(ctx context.Context, node, volume string) (string, error) {
+	storage, _ := splitVolume(volume)
+	var info struct {
+		Path string `json:"path"`
+	}
+	if err := c.get(ctx, "/nodes/"+node+"/storage/"+storage+"/content/"+url.PathEscape(volume), nil, &info); err != nil {
+		return "", fmt.Errorf("asking for the path of %s on node %s: %w", volume, node, err)
+	}
+	if !strings.HasPrefix(info.Path, "/") {
+		return "", fmt.Errorf("asking for the path of %s on node %s: the answer %q is no path", volume, node, info.Path)
+	}
+	return info.Path, nil
 }
 
 // removeVolume deletes an image file; one that is not there is fine.
@@ -123,13 +120,12 @@ func (c *Client) removeVolume(ctx context.Context, node, volume string) error {
 }
 
 // bringImage has the image file in the import storage, whole: by download-url
-// where the account may, else by way of this machine.
-func (b *build) bringImage(ctx context.Context, storage, volume, file string) error {
-	b.want = 0
-	if size, err := b.spec.Image.Size(ctx); err == nil {
-		b.want = size
-	} else {
-		b.report(ctx, "image", "the size of %s is not known here, a short download would go unnoticed: %v", b.spec.Image.URL(), err)
+// where that was chosen, else by way of this machine.
+func (b *build) bringImage(ctx context.Context) error {
+	volume := b.transfer.volume(b.spec)
+	b.measure(ctx)
+	if err := b.checkRoom(); err != nil {
+		return err
 	}
 	for range 2 {
 		size, ok, err := b.c.imageSize(ctx, b.spec.Node, volume)
@@ -145,7 +141,7 @@ func (b *build) bringImage(ctx context.Context, storage, volume, file string) er
 				return fmt.Errorf("%s is not complete (%d of %d bytes): %w", volume, size, b.want, err)
 			}
 		}
-		if err := b.transfer(ctx, storage, file); err != nil {
+		if err := b.bring(ctx); err != nil {
 			return err
 		}
 	}
@@ -157,80 +153,110 @@ func (b *build) bringImage(ctx context.Context, storage, volume, file string) er
 		return fmt.Errorf("the image file %s is not there after its transfer", volume)
 	case b.want != 0 && size != b.want:
 		return fmt.Errorf("the image file %s has %d of %d bytes after two transfers: something between %s and Proxmox VE cuts it short",
-			volume, size, b.want, b.spec.Image.URL())
+			volume, size, b.want, b.sourceName())
 	}
 	return nil
 }
 
-func (b *build) transfer(ctx context.Context, storage, file string) error {
-	may, err := b.c.mayDownload(ctx, b.spec.Node)
+// measure learns how long the image is as it is served, and, where it is not
+// compressed, as the file that must arrive.
+func (b *build) measure(ctx context.Context) {
+	size, err := b.spec.Image.Size(ctx)
 	if err != nil {
+		b.report(ctx, "image", "the size of %s is not known here, a short download would go unnoticed: %v", b.sourceName(), err)
+		return
+	}
+	b.served = size
+	if b.spec.Image.Compression() == "" {
+		b.want = size
+	}
+}
+
+// checkRoom refuses an image for which the import storage has no room.
+func (b *build) checkRoom() error {
+	storage := b.transfer.storage
+	if storage.Avail > 0 && b.served > storage.Avail {
+		return fmt.Errorf("storage %s on node %s has %s free, and the image %s needs at least %s: make room, or name another import_storage",
+			storage.Name, b.spec.Node, bytesText(storage.Avail), b.sourceName(), bytesText(b.served))
+	}
+	return nil
+}
+
+// bring transfers the image once. A node that cannot download it, for which
+// there are many reasons, is helped by an upload.
+func (b *build) bring(ctx context.Context) error {
+	if b.transfer.upload() {
+		return b.upload(ctx)
+	}
+	err := b.download(ctx)
+	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	if may {
-		err := b.c.download(ctx, b.spec.Node, storage, file, b.spec.Image.URL(), func() {
-			b.report(ctx, "image", "node %s downloads %s", b.spec.Node, b.spec.Image.URL())
-		})
-		if !errors.Is(err, ErrDenied) {
+	if !errors.Is(err, ErrDenied) && (!errors.Is(err, errDownload) || strings.Contains(err.Error(), "checksum mismatch")) {
+		return err
+	}
+	b.transfer = b.transfer.uploading(fmt.Sprintf("node %s could not download it", b.spec.Node))
+	b.report(ctx, "image", "%v; the image goes by way of this machine instead", err)
+	if uploading := b.upload(ctx); uploading != nil {
+		return fmt.Errorf("%w; before that, %w", uploading, err)
+	}
+	return nil
+}
+
+// errDownload marks the failure of a node's own download.
+var errDownload = errors.New("the node's download failed")
+
+// download has the node fetch the image.
+func (b *build) download(ctx context.Context) error {
+	node, image := b.spec.Node, b.spec.Image
+	body := params{"content": b.transfer.content(), "filename": b.transfer.file(b.spec), "url": image.URL()}
+	if algorithm, sum := image.Checksum(); sum != "" {
+		body["checksum-algorithm"], body["checksum"] = algorithm, sum
+	}
+	if compression := image.Compression(); compression != "" {
+		body["compression"] = compression
+	}
+	var upid string
+	if err := b.c.post(ctx, "/nodes/"+node+"/storage/"+b.transfer.storage.Name+"/download-url", body, &upid); err != nil {
+		return fmt.Errorf("letting node %s download %s: %w", node, b.sourceName(), err)
+	}
+	b.report(ctx, "image", "node %s downloads %s (%s)", node, b.sourceName(), b.transfer.Reason)
+	if err := b.c.wait(ctx, upid); err != nil {
+		return fmt.Errorf("%w: downloading %s on node %s to storage %s: %w", errDownload, b.sourceName(), node, b.transfer.storage.Name, err)
+	}
+	return nil
+}
+
+// fetches is how often an image is fetched that does not arrive whole.
+const fetches = 3
+
+// upload fetches the image and sends it on.
+func (b *build) upload(ctx context.Context) error {
+	b.report(ctx, "image", "the image goes by way of this machine: %s", b.transfer.Reason)
+	var content fetched
+	for attempt := 1; ; attempt++ {
+		var err error
+		if content, err = b.fetch(ctx); err == nil {
+			break
+		}
+		if attempt == fetches || ctx.Err() != nil || !isTransient(err) {
+			return err
+		}
+		b.report(ctx, "image", "%v; fetching it again", err)
+		if !sleep(ctx, b.c.config.PollInterval) {
 			return err
 		}
 	}
-	b.report(ctx, "image", "%s may not let node %s download (Sys.AccessNetwork): the image goes by way of this machine", b.c.Identity(), b.spec.Node)
-	return b.upload(ctx, storage, file)
+	defer func() { _ = content.Close() }()
+	b.want = content.size
+	return b.c.uploadFile(ctx, b, content)
 }
 
-// mayDownload says whether the account may let a node download: Sys.AccessNetwork
-// on the node (from PVE 8.2), or Sys.Audit and Sys.Modify on /.
-func (c *Client) mayDownload(ctx context.Context, node string) (bool, error) {
-	lacking, err := c.lacks(ctx, "/nodes/"+node, "Sys.AccessNetwork")
-	if err != nil || len(lacking) == 0 {
-		return err == nil, err
-	}
-	lacking, err = c.lacks(ctx, "/", "Sys.Audit", "Sys.Modify")
-	return err == nil && len(lacking) == 0, err
-}
-
-func (c *Client) download(ctx context.Context, node, storage, file, url string, started func()) error {
-	var upid string
-	body := params{"content": "import", "filename": file, "url": url}
-	if err := c.post(ctx, "/nodes/"+node+"/storage/"+storage+"/download-url", body, &upid); err != nil {
-		return fmt.Errorf("letting node %s download %s: %w", node, url, err)
-	}
-	started()
-	if err := c.wait(ctx, upid); err != nil {
-		return fmt.Errorf("downloading %s on node %s to storage %s: %w. Where the node has no way to that address, let the provider fetch the image: "+
-			"take Sys.AccessNetwork from its account", url, node, storage, err)
-	}
-	return nil
-}
-
-// upload fetches the image to a temporary file of this machine, since Proxmox
-// VE wants the length beforehand, and sends it on.
-func (b *build) upload(ctx context.Context, storage, file string) error {
-	temporary, err := os.CreateTemp("", "capi-image-*")
-	if err != nil {
-		return fmt.Errorf("making a temporary file for the image: %w", err)
-	}
-	// Where the system allows it the file loses its name right away, so that not
-	// even a killed provider leaves it.
-	_ = os.Remove(temporary.Name())
-	defer func() {
-		_ = temporary.Close()
-		_ = os.Remove(temporary.Name())
-	}()
-	size, err := b.spec.Image.Download(ctx, temporary)
-	if err != nil {
-		return err
-	}
-	if b.want != 0 && size != b.want {
-		return fmt.Errorf("downloading %s: got %d of %d bytes", b.spec.Image.URL(), size, b.want)
-	}
-	b.want = size
-	if _, err := temporary.Seek(0, io.SeekStart); err != nil {
-		return fmt.Errorf("reading the temporary file of the image: %w", err)
-	}
-	b.report(ctx, "image", "uploading %d bytes to storage %s on node %s", size, storage, b.spec.Node)
-	return b.c.uploadFile(ctx, b.spec.Node, storage, file, temporary, size)
+// isTransient says whether fetching again may help: the connection failed, or
+// ended early.
+func isTransient(err error) bool {
+	var timeout interface{ Timeout() bool } // all of net's errors
+	return errors.As(err, &timeout) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
 }
 
 // boundTransport gives requests a context. go-proxmox v0.9.0's UploadReader
@@ -244,22 +270,32 @@ func (t boundTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.base.RoundTrip(req.WithContext(t.ctx))
 }
 
-func (c *Client) uploadFile(ctx context.Context, node, storage, file string, content io.Reader, size int64) error {
-	api := c.newAPI(boundTransport{ctx: ctx, base: c.transport})
-	if c.config.TokenID == "" {
-		if err := api.CreateSession(ctx); err != nil {
-			return explain(err, c)
-		}
+func (c *Client) uploadFile(ctx context.Context, b *build, content fetched) error {
+	node, storage, file := b.spec.Node, b.transfer.storage.Name, b.transfer.file(b.spec)
+	say := func(done string) {
+		b.report(ctx, "image", "uploading to storage %s on node %s: %s", storage, node, done)
 	}
 	var upid string
-	err := api.UploadReader("/nodes/"+node+"/storage/"+storage+"/upload", map[string]string{"content": "import"}, file, content, size, &upid)
+	// An upload overwrites what there is, so that it can be repeated.
+	err := c.retry(ctx, true, func() error {
+		if _, err := content.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		api := c.newAPI(boundTransport{ctx: ctx, base: c.transport})
+		if c.config.TokenID == "" {
+			if err := api.CreateSession(ctx); err != nil {
+				return err
+			}
+		}
+		metered := io.TeeReader(content, &meter{total: content.size, say: say})
+		return api.UploadReader("/nodes/"+node+"/storage/"+storage+"/upload", map[string]string{"content": b.transfer.content()}, file, metered, content.size, &upid)
+	})
 	if err == nil {
 		err = c.wait(ctx, upid)
-	} else {
-		err = explain(err, c)
 	}
 	if err != nil {
-		return fmt.Errorf("uploading %s to storage %s on node %s: %w", file, storage, node, err)
+		return fmt.Errorf("uploading %s to storage %s on node %s, for which /var/tmp of the node that answers must have room for it (%s): %w",
+			file, storage, node, bytesText(content.size), err)
 	}
 	return nil
 }

@@ -75,15 +75,18 @@ func vmPath(node string, id int, rest string) string {
 // since a template can be migrated.
 func (c *Client) ReadTemplate(ctx context.Context, node string, id int, uuid string) (Template, error) {
 	template, err := c.readVM(ctx, node, id)
+	found, listErr := vmResource{}, error(nil)
+	if err == nil || missing(err) {
+		found, listErr = c.vmResource(ctx, id)
+	}
 	if missing(err) {
-		var elsewhere string
-		if elsewhere, err = c.nodeOf(ctx, id); err != nil {
-			return Template{}, fmt.Errorf("looking for VM %d, which is not on node %s: %w", id, node, err)
+		if listErr != nil {
+			return Template{}, fmt.Errorf("looking for VM %d, which is not on node %s: %w", id, node, listErr)
 		}
-		if elsewhere == "" || elsewhere == node {
+		if found.Node == "" || found.Node == node {
 			return Template{}, absent("template %d on node %s", id, node)
 		}
-		template, err = c.readVM(ctx, elsewhere, id)
+		template, err = c.readVM(ctx, found.Node, id)
 		if missing(err) {
 			return Template{}, absent("template %d on node %s", id, node)
 		}
@@ -91,31 +94,36 @@ func (c *Client) ReadTemplate(ctx context.Context, node string, id int, uuid str
 	if err != nil {
 		return Template{}, fmt.Errorf("reading template %d on node %s: %w", id, node, err)
 	}
+	if listErr != nil {
+		return Template{}, fmt.Errorf("reading the pool of template %d: %w", id, listErr)
+	}
+	template.Pool = found.Pool
 	if uuid != "" && !strings.EqualFold(template.UUID, uuid) {
 		return Template{}, absent("template %d with UUID %s: the VM of that id is another one (%s)", id, uuid, template.UUID)
 	}
 	return template, nil
 }
 
-// nodeOf answers the node of a VM, or an empty string where the cluster has no
-// VM of that id.
-func (c *Client) nodeOf(ctx context.Context, id int) (string, error) {
+// vmResource answers what the cluster lists of a VM; zero where it lists none of
+// that id.
+func (c *Client) vmResource(ctx context.Context, id int) (vmResource, error) {
 	resources, err := c.vmResources(ctx)
 	if err != nil {
-		return "", err
+		return vmResource{}, err
 	}
 	for _, r := range resources {
 		if r.VMID == id && r.Type == "qemu" {
-			return r.Node, nil
+			return r, nil
 		}
 	}
-	return "", nil
+	return vmResource{}, nil
 }
 
 type vmResource struct {
 	Type string `json:"type"`
 	Node string `json:"node"`
 	VMID int    `json:"vmid"`
+	Pool string `json:"pool"`
 }
 
 // vmResources lists the VMs of the whole cluster. Ids and nodes are current in
@@ -139,87 +147,47 @@ func (c *Client) readVM(ctx context.Context, node string, id int) (Template, err
 	if m.ID != id {
 		m = mark{} // the notes of the template that this VM was cloned from
 	}
-	importing, _, _ := strings.Cut(m.Image, ":")
 	t := Template{
 		Node: node, VMID: id,
-		UUID:          property(config.text("smbios1"))["uuid"],
-		Instance:      m.Instance,
-		ImportStorage: importing,
-		BIOS:          config.text("bios"),
-		Labels:        m.Labels,
-		TemplateSettings: TemplateSettings{
-			Name:        config.text("name"),
-			Description: description,
-			Tags:        splitTags(config.text("tags")),
-			CPUType:     cpuType(config.text("cpu")),
-			Cores:       config.number("cores", 1),
-			MemoryMiB:   memoryMiB(config.text("memory")),
-			Agent:       agentOn(config.text("agent")),
-		},
+		UUID:      property(config.text("smbios1"))["uuid"],
+		Instance:  m.Instance,
+		Labels:    m.Labels,
 		mark:      m,
 		digest:    config.text("digest"),
-		protected: config.text("protection") == "1",
 		converted: config.text("template") == "1",
 		volumes:   map[string]string{},
-		macs:      map[string]string{},
 	}
-	if t.BIOS == "" {
-		t.BIOS = "seabios"
-	}
-	t.readDevices(config)
+	t.TemplateSettings, t.macs = settingsOf(config, description)
+	t.readHardware(config)
 	t.Finished = t.converted && (m.Kind == "" || m.finished())
 	return t, nil
 }
 
-func (t *Template) readDevices(config vmConfig) {
-	for _, device := range []string{"scsi0", "efidisk0"} {
+// readHardware reads the disks and the firmware.
+func (t *Template) readHardware(config vmConfig) {
+	for _, device := range []string{"scsi0", "efidisk0", "tpmstate0"} {
 		disk := property(config.text(device))
-		if disk[""] != "" && disk["media"] != "cdrom" {
-			t.volumes[device] = disk[""]
+		if disk[""] == "" || disk["media"] == "cdrom" {
+			continue
 		}
-		if device == "scsi0" {
+		t.volumes[device] = disk[""]
+		switch device {
+		case "scsi0":
 			t.diskBytes = sizeBytes(disk["size"])
+			t.Disk = diskOptions(disk)
+		case "efidisk0":
+			t.PreEnrolledKeys = disk["pre-enrolled-keys"] == "1"
 		}
 	}
 	t.Storage, _, _ = strings.Cut(t.volumes["scsi0"], ":")
-	network := property(config.text("net0"))
-	t.Bridge = network["bridge"]
-	t.VLAN, _ = strconv.Atoi(network["tag"])
-	if mac := network["virtio"]; mac != "" {
-		t.macs["net0"] = mac
+	t.TPM = t.volumes["tpmstate0"] != ""
+	t.TemplateHardware.DiskGiB = t.sizeGiB()
+	if t.BIOS = config.text("bios"); t.BIOS == "" {
+		t.BIOS = "seabios" // what the API takes where nothing is set
 	}
-}
-
-// cpuType reads "host,flags=..." and "cputype=host".
-func cpuType(text string) string {
-	p := property(text)
-	if p["cputype"] != "" {
-		return p["cputype"]
+	if drive := property(config.text("ide2"))[""]; strings.Contains(drive, "cloudinit") {
+		t.CloudInitStorage, _, _ = strings.Cut(drive, ":")
 	}
-	if p[""] == "" {
-		return "kvm64" // what the API takes where nothing is set
-	}
-	return p[""]
-}
-
-// memoryMiB reads "2048" and "current=2048".
-func memoryMiB(text string) int {
-	p := property(text)
-	value := p[""]
-	if p["current"] != "" {
-		value = p["current"]
-	}
-	n, err := strconv.Atoi(value)
-	if err != nil {
-		return 512 // what the API takes where nothing is set
-	}
-	return n
-}
-
-// agentOn reads "1", "enabled=1" and "1,fstrim_cloned_disks=1".
-func agentOn(text string) bool {
-	p := property(text)
-	return p[""] == "1" || p["enabled"] == "1"
 }
 
 var sizePattern = regexp.MustCompile(`^(\d+(?:\.\d+)?)([KMGT]?)$`)
@@ -239,8 +207,8 @@ func sizeBytes(text string) int64 {
 	return int64(math.Ldexp(n, shift))
 }
 
-// DiskGiB is the boot disk's size, rounded up; zero where it is not known.
-func (t Template) DiskGiB() int {
+// sizeGiB is the boot disk's size, rounded up; zero where it is not known.
+func (t Template) sizeGiB() int {
 	const gib = 1 << 30
 	return int((t.diskBytes + gib - 1) / gib)
 }

@@ -8,25 +8,27 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"io"
 	"regexp"
-	"slices"
-	"strconv"
-	"strings"
 )
 
 // ImageSource is a disk image that a template is made of.
 type ImageSource interface {
-	// URL is where Proxmox VE itself may download the image; an uncompressed
-	// qcow2, raw or vmdk.
+	// URL is where the image is served; empty for a file of this machine.
 	URL() string
-	// Prepare makes the image available under its URL. It is idempotent.
+	// Format of the image once it is unpacked: qcow2, raw or vmdk.
+	Format() string
+	// Compression is gz, zst, xz or bz2; empty means none.
+	Compression() string
+	// Checksum of the file as it is served, and its algorithm as Proxmox VE names
+	// it; empty where none is known.
+	Checksum() (algorithm, sum string)
+	// Prepare makes the image available. It is idempotent.
 	Prepare(ctx context.Context) error
-	// Size answers the image's length in bytes.
+	// Size answers the length in bytes of the file as it is served.
 	Size(ctx context.Context) (int64, error)
-	// Download writes the image to out and answers its length in bytes. A
-	// truncated transfer is an error.
+	// Download writes the file as it is served to out and answers its length in
+	// bytes. A truncated transfer is an error.
 	Download(ctx context.Context, out io.Writer) (int64, error)
 }
 
@@ -34,45 +36,48 @@ type ImageSource interface {
 type TemplateSpec struct {
 	// Node is where the template is made.
 	Node string
-	// VMID is the wished id; zero means the next free one.
-	VMID int
+	// VMID is the wished id, or with LastVMID the first of a range of which the
+	// lowest free one is taken; zero means the next free one of the cluster.
+	VMID, LastVMID int
 	// Storage takes the disks, ImportStorage the image file until it is
-	// imported; empty means the first storage of the node with content "import".
+	// imported; empty means the first storage of the node that fits.
 	Storage, ImportStorage string
 	// KeepImage leaves the image file in the import storage.
 	KeepImage bool
+	// Upload has the image go by way of this machine even where the node may
+	// download it.
+	Upload bool
 
 	// Image is the source, and Identity says in few words what it is: the same
 	// identity means the same content. It is no size and no checksum of what is
 	// upstream, which may change without the template being another one.
 	Image    ImageSource
 	Identity string
+	// Family is what the templates that follow one another have in common; see
+	// [Client.RetireTemplate]. May be empty.
+	Family string
 	// Labels are kept in the template's mark and answered by Read.
 	Labels map[string]string
-	// DiskGiB is the size of the boot disk; zero leaves it as the image has it.
-	DiskGiB int
-	// BIOS is "ovmf" or "seabios".
-	BIOS string
 
+	TemplateHardware
 	TemplateSettings
 }
 
-// TemplateSettings are what can be changed on a finished template.
-type TemplateSettings struct {
-	Name        string
-	Description string
-	// Tags are a set; Proxmox VE keeps them in lower case and sorted.
-	Tags []string
-	// CPUType is "x86-64-v2-AES", "host" and so on.
-	CPUType   string
-	Cores     int
-	MemoryMiB int
-	// Agent says that the guest has a QEMU guest agent.
-	Agent bool
-	// Bridge of the first network device; empty means that there is none.
-	Bridge string
-	// VLAN tag of the first network device; zero means none.
-	VLAN int
+// TemplateHardware is what a template has for good.
+type TemplateHardware struct {
+	// DiskGiB is the size of the boot disk; zero leaves it as the image has it.
+	DiskGiB int
+	Disk    DiskOptions
+	// BIOS is "ovmf" or "seabios".
+	BIOS string
+	// PreEnrolledKeys puts the keys of the distributions and of Microsoft into
+	// the EFI disk, which turns Secure Boot on with them.
+	PreEnrolledKeys bool
+	// TPM gives the VM a TPM 2.0.
+	TPM bool
+	// CloudInitStorage takes Proxmox VE's own cloud-init drive; empty means that
+	// there is none. Cluster API's provider attaches one of its own.
+	CloudInitStorage string
 }
 
 // Template is a template as it was found.
@@ -87,18 +92,15 @@ type Template struct {
 	Finished bool
 	// Storage holds the boot disk.
 	Storage string
-	// ImportStorage is where the image file was brought to; empty where the mark
-	// is missing.
-	ImportStorage string
-	BIOS          string
-	Labels        map[string]string
+	// Transfer is how the image came here; zero where this run did not bring it.
+	Transfer Transfer
+	Labels   map[string]string
+	TemplateHardware
 	TemplateSettings
 
 	mark mark
 	// digest guards a change against others'.
 	digest string
-	// protected says that Proxmox VE refuses to delete it.
-	protected bool
 	// converted says that the template flag is set.
 	converted bool
 	// volumes are the disks' volume ids by device.
@@ -111,8 +113,8 @@ type Template struct {
 // key identifies content and place: an unfinished template with the same key is
 // the same piece of work.
 func (s TemplateSpec) key() string {
-	text, err := json.Marshal([]any{s.Identity, s.Node, s.VMID, s.Storage, s.Name, s.DiskGiB, s.BIOS})
-	if err != nil { // strings and numbers always marshal
+	text, err := json.Marshal([]any{s.Identity, s.Node, s.VMID, s.LastVMID, s.Storage, s.Name, s.TemplateHardware})
+	if err != nil { // strings, numbers and booleans always marshal
 		return ""
 	}
 	sum := sha256.Sum256(text)
@@ -124,99 +126,34 @@ var unsafeInFile = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
 // imageFile is the name of the image file, in the form that Proxmox VE would
 // bring it into anyway. It is derived from the template, so that nobody else's
 // file is ever taken or removed.
-func (s TemplateSpec) imageFile() string {
-	return "capi-" + unsafeInFile.ReplaceAllString(s.Name, "_") + "-" + s.key() + ".qcow2"
+func (s TemplateSpec) imageFile(ending string) string {
+	return "capi-" + unsafeInFile.ReplaceAllString(s.Name, "_") + "-" + s.key() + "." + ending
 }
 
-var (
-	dnsName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
-	tagName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_+.-]*$`)
-)
-
-// CheckName refuses what Proxmox VE does not take as a VM's name.
-func CheckName(name string) error {
-	if !dnsName.MatchString(name) {
-		return fmt.Errorf("%q is not a DNS name, which a VM's name must be", name)
-	}
-	return nil
-}
-
-// CheckTag refuses what Proxmox VE does not take as a tag. Upper case is
-// accepted by it and made lower case, but refused here: the tag would not read
-// back as it was written.
-func CheckTag(tag string) error {
-	if !tagName.MatchString(tag) {
-		return fmt.Errorf("%q is not a tag: lower-case letters, digits and _ - + . are allowed", tag)
-	}
-	return nil
-}
-
-// normalTags answers tags as Proxmox VE keeps them.
-func normalTags(tags []string) []string {
-	out := make([]string, 0, len(tags))
-	for _, tag := range tags {
-		if tag = strings.ToLower(strings.TrimSpace(tag)); tag != "" {
-			out = append(out, tag)
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
-func splitTags(text string) []string {
-	return normalTags(strings.FieldsFunc(text, func(r rune) bool { return r == ';' || r == ',' || r == ' ' }))
-}
-
-// settings answers the configuration for what can be changed later. mac, when
-// not empty, keeps the first network device's address.
-func (t TemplateSettings) config(m mark, mac string) map[string]string {
-	agent := "0"
-	if t.Agent {
-		agent = "enabled=1"
-	}
-	model := "virtio"
-	if mac != "" {
-		model += "=" + mac
-	}
-	network := ""
-	if t.Bridge != "" {
-		network = model + ",bridge=" + t.Bridge
-		if t.VLAN != 0 {
-			network += ",tag=" + strconv.Itoa(t.VLAN)
-		}
-	}
-	return map[string]string{
-		"name":        t.Name,
-		"description": m.with(t.Description, "\n\n"),
-		"tags":        strings.Join(normalTags(t.Tags), ";"),
-		"cpu":         t.CPUType,
-		"cores":       strconv.Itoa(t.Cores),
-		"memory":      strconv.Itoa(t.MemoryMiB),
-		"agent":       agent,
-		"net0":        network,
-	}
-}
-
-// create answers the parameters of the call that makes the VM out of an image
-// file. The mark is in it, so that there is no moment at which the VM is there
-// without.
+// create answers the parameters of the call that makes the VM out of an image:
+// a volume id, or the path of a file on the node. The mark is in it, so that
+// there is no moment at which the VM is there without.
 func (s TemplateSpec) create(id int, image string, m mark) params {
 	body := params{
-		"vmid":    id,
-		"ostype":  "l26",
-		"scsihw":  "virtio-scsi-pci",
-		"scsi0":   s.Storage + ":0,import-from=" + image + ",discard=on,ssd=1",
-		"boot":    "order=scsi0",
-		"sockets": 1,
-		"serial0": "socket",
-		"bios":    s.BIOS,
+		"vmid":  id,
+		"scsi0": s.Storage + ":0,import-from=" + image + s.Disk.option(),
+		// Named outright: Cluster API's provider appends its cloud-init drive to it.
+		"boot": "order=scsi0",
+		"bios": s.BIOS,
 	}
 	if s.BIOS == "ovmf" {
-		body["machine"] = "q35"
-		// No keys enrolled: Talos' plain images are not signed for Secure Boot.
-		body["efidisk0"] = s.Storage + ":1,efitype=4m,pre-enrolled-keys=0"
+		body["efidisk0"] = s.Storage + ":1,efitype=4m,pre-enrolled-keys=" + flag(s.PreEnrolledKeys)
 	}
-	for name, value := range s.config(m, "") {
+	if s.TPM {
+		body["tpmstate0"] = s.Storage + ":1,version=v2.0"
+	}
+	if s.CloudInitStorage != "" {
+		body["ide2"] = s.CloudInitStorage + ":cloudinit"
+	}
+	if s.Pool != "" {
+		body["pool"] = s.Pool
+	}
+	for name, value := range s.config(m, nil) {
 		if value != "" {
 			body[name] = value
 		}

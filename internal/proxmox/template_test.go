@@ -26,7 +26,7 @@ func TestATemplateIsMadeAsItWasAskedFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !made.Finished || made.Instance != instance || made.VMID < 100 || made.UUID == "" || made.DiskGiB() != 10 || made.Labels["talos"] != "v1.13.7" {
+	if !made.Finished || made.Instance != instance || made.VMID < 100 || made.UUID == "" || made.DiskGiB != 10 || made.Labels["talos"] != "v1.13.7" {
 		t.Errorf("the answer is %+v", made)
 	}
 	if len(begun) != 2 || begun[0] != 0 || begun[1] != made.VMID {
@@ -61,6 +61,9 @@ func TestTemplatesAreMadeOnEveryKindOfStorage(t *testing.T) {
 				})
 				spec := r.spec()
 				spec.Storage, spec.BIOS = "target", bios
+				if bios == "seabios" {
+					spec.Machine = ""
+				}
 				made := r.make(spec)
 				r.exactlyOne(made, made.Instance)
 				if made.Storage != "target" || made.BIOS != bios {
@@ -160,7 +163,7 @@ func (r *rig) exactlyOne(made Template, instance string) {
 	if len(summary.VMs) != 1 || summary.VMs[0].ID != made.VMID || !summary.VMs[0].Template || summary.VMs[0].Lock != "" {
 		r.t.Errorf("VMs are %+v, want the template %d alone", summary.VMs, made.VMID)
 	}
-	if !made.Finished || made.Instance != instance || made.DiskGiB() != 10 {
+	if !made.Finished || made.Instance != instance || made.DiskGiB != 10 {
 		r.t.Errorf("the template is %+v", made)
 	}
 	if left := r.imports(); len(left) > 0 {
@@ -315,10 +318,33 @@ func TestSettingsAreChangedInPlace(t *testing.T) {
 		{"cores", func(s *TemplateSettings) { s.Cores = 4 }},
 		{"memory", func(s *TemplateSettings) { s.MemoryMiB = 4096 }},
 		{"agent", func(s *TemplateSettings) { s.Agent = false }},
-		{"VLAN", func(s *TemplateSettings) { s.VLAN = 12 }},
-		{"no network device", func(s *TemplateSettings) { s.Bridge, s.VLAN = "", 0 }},
+		{"sockets", func(s *TemplateSettings) { s.Sockets = 2 }},
+		{"NUMA", func(s *TemplateSettings) { s.NUMA = true }},
+		{"ballooning off", func(s *TemplateSettings) { s.Balloon = "0" }},
+		{"ballooning left to Proxmox VE", func(s *TemplateSettings) { s.Balloon = "" }},
+		{"system", func(s *TemplateSettings) { s.OSType = "other" }},
+		{"machine type", func(s *TemplateSettings) { s.Machine = "pc" }},
+		{"SCSI controller", func(s *TemplateSettings) { s.SCSIController = "virtio-scsi-single" }},
+		{"display", func(s *TemplateSettings) { s.VGA = "serial0" }},
+		{"no display", func(s *TemplateSettings) { s.VGA = "" }},
+		{"no serial port", func(s *TemplateSettings) { s.Serial = false }},
+		{"random numbers", func(s *TemplateSettings) { s.RNG = true }},
+		{"start with the node", func(s *TemplateSettings) { s.StartOnBoot = true }},
+		{"protection", func(s *TemplateSettings) { s.Protection = true }},
+		{"no protection", func(s *TemplateSettings) { s.Protection = false }},
+		{"a pool", func(s *TemplateSettings) { s.Pool = "one" }},
+		{"another pool", func(s *TemplateSettings) { s.Pool = "two" }},
+		{"no pool", func(s *TemplateSettings) { s.Pool = "" }},
+		{"VLAN", func(s *TemplateSettings) { s.Networks[0].VLAN = 12 }},
+		{"a second network device", func(s *TemplateSettings) {
+			s.Networks = append(s.Networks, NetworkDevice{Model: "e1000", Bridge: "vmbr0", MTU: 9000, Queues: 2, Rate: 10, Firewall: true})
+		}},
+		{"no network device", func(s *TemplateSettings) { s.Networks = nil }},
 	}
 	r := newRig(t)
+	for _, pool := range []string{"one", "two"} {
+		r.raw(http.MethodPost, "/pools", map[string]any{"poolid": pool})
+	}
 	made := r.make(r.spec())
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -327,9 +353,10 @@ func TestSettingsAreChangedInPlace(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := current.TemplateSettings
-			want.Tags = slices.Clone(want.Tags)
+			want.Tags, want.Networks = slices.Clone(want.Tags), slices.Clone(want.Networks)
 			tt.change(&want)
-			if _, err := r.client().UpdateTemplate(t.Context(), current, want, current.Labels); err != nil {
+			spec := TemplateSpec{Labels: current.Labels, TemplateSettings: want}
+			if _, err := r.client().UpdateTemplate(t.Context(), current, spec); err != nil {
 				t.Fatal(err)
 			}
 			got, err := r.client().ReadTemplate(t.Context(), "pve1", made.VMID, made.UUID)
@@ -340,7 +367,7 @@ func TestSettingsAreChangedInPlace(t *testing.T) {
 				t.Errorf("got %+v (instance %s), want %+v", got.TemplateSettings, got.Instance, want)
 			}
 			r.faults.strike(0, false, nil)
-			if _, err := r.client().UpdateTemplate(t.Context(), got, want, got.Labels); err != nil {
+			if _, err := r.client().UpdateTemplate(t.Context(), got, spec); err != nil {
 				t.Fatal(err)
 			}
 			if calls := r.faults.calls(); len(calls) > 0 {
@@ -356,7 +383,7 @@ func TestAChangeByOthersInBetweenIsNotOverwritten(t *testing.T) {
 	r.raw(http.MethodPut, vmPath("pve1", made.VMID, "config"), map[string]any{"cores": 8})
 	settings := made.TemplateSettings
 	settings.MemoryMiB = 4096
-	if _, err := r.client().UpdateTemplate(t.Context(), made, settings, made.Labels); err == nil || !strings.Contains(err.Error(), "file change by other user") {
+	if _, err := r.client().UpdateTemplate(t.Context(), made, TemplateSpec{Labels: made.Labels, TemplateSettings: settings}); err == nil || !strings.Contains(err.Error(), "file change by other user") {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -476,7 +503,7 @@ func TestWhatCannotWorkIsRefusedWithTheWayOut(t *testing.T) {
 		client  func(*Config)
 		want    string
 	}{
-		{"an old release", func(o *pvesim.Options) { o.Release = "8.3" }, nil, nil, "needs 8.4 or newer"},
+		{"an old release without root's password", func(o *pvesim.Options) { o.Release = "8.3" }, nil, nil, "upgrade it to 8.4 or newer, or log in as root@pam with a password"},
 		{"no import storage", func(o *pvesim.Options) {
 			o.Storages = []pvesim.Storage{{ID: "local", Type: "dir", Content: []string{"iso"}}, {ID: "local-lvm", Type: "lvmthin", Content: []string{"images"}}}
 		}, nil, nil, "pvesm set local --content"},

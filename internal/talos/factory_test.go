@@ -55,8 +55,12 @@ func TestIDsAgreeWithAFactoryForAnySchematic(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		s.Customization = shaken(random, s.Customization)
 		if random.IntN(3) == 0 {
 			s.Overlay = talos.Overlay{Image: "siderolabs/sbc-raspberrypi", Name: "rpi_generic"}
+			if text := pick(awkward); len(text) > 0 {
+				s.Overlay.Options = map[string]any{"configTxtAppend": text[0], "b": "x", "a": random.IntN(2) == 0, "c": random.IntN(99)}
+			}
 		}
 		schematics = append(schematics, s)
 	}
@@ -73,6 +77,55 @@ func TestIDsAgreeWithAFactoryForAnySchematic(t *testing.T) {
 		if again, err := back.ID(); err != nil || again != id {
 			t.Errorf("what was registered as %s reads back as %s, %v", id, again, err)
 		}
+	}
+}
+
+// shaken adds some of the customizations that are rarely used.
+func shaken(random *rand.Rand, c talos.Customization) talos.Customization {
+	if random.IntN(4) == 0 {
+		c.Meta = []talos.MetaValue{{Key: uint8(random.IntN(256)), Value: awkward[random.IntN(len(awkward))]}, {Key: 12, Value: "x"}} //nolint:gosec // below 256
+	}
+	if random.IntN(4) == 0 {
+		c.SecureBoot = talos.SecureBoot{EnrollKeys: "force", IncludeWellKnownCertificates: random.IntN(2) == 0}
+	}
+	if random.IntN(4) == 0 {
+		c.DiskImage.SectorSize = 4096
+	}
+	if random.IntN(4) == 0 {
+		c.Bootloader, c.EmbeddedMachineConfiguration = "dual-boot", "machine:\n  type: worker\n"
+	}
+	return c
+}
+
+func TestASchematicThatOnlyItsIDNamesMustBeKnown(t *testing.T) {
+	f, client := startFactory(t, factory.Options{})
+	known := func(id string) *talos.DiskImage {
+		t.Helper()
+		image, err := talos.KnownDiskImage(talos.Image{Factory: f.URL(), Version: "v1.13.7", Schematic: id}, talos.Factory{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return image
+	}
+	s, err := talos.NewSchematic([]string{talos.QEMUGuestAgent}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := s.ID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := known(id).Prepare(t.Context()); !errors.Is(err, talos.ErrNotServed) {
+		t.Errorf("before it is registered: %v", err)
+	}
+	if _, err := client.Register(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if err := known(id).Prepare(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if size, err := known(id).Size(t.Context()); err != nil || size == 0 {
+		t.Errorf("its size is %d, %v", size, err)
 	}
 }
 

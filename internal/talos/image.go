@@ -49,27 +49,82 @@ type Image struct {
 	Version string
 	// Architecture is one of [Architectures]; empty means amd64.
 	Architecture string
+	// SecureBoot asks for the image whose boot loader and kernel are signed.
+	SecureBoot bool
+}
+
+var (
+	schematicID = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	// imageName is what a factory understands as the last part of an image's
+	// address; it is not tied to a Talos version (image-factory, internal/profile).
+	imageName = regexp.MustCompile(`^[a-z][a-z0-9-]*-(amd64|arm64)(-secureboot)?\.(raw|qcow2|vhd|ova|iso)(\.(xz|gz|zst|tar\.gz))?$`)
+)
+
+// CheckSchematicID refuses what is not the id of a schematic.
+func CheckSchematicID(id string) error {
+	if !schematicID.MatchString(id) {
+		return fmt.Errorf("%q is not the id of a schematic, which has 64 lower-case hexadecimal digits", id)
+	}
+	return nil
+}
+
+// ImageURL answers the address of any image of a factory: name is the last
+// part, such as "nocloud-amd64.qcow2" or "metal-arm64-secureboot.iso".
+func ImageURL(factory, schematic, version, name string) (string, error) {
+	base, err := FactoryURL(factory)
+	if err != nil {
+		return "", err
+	}
+	if err := CheckSchematicID(schematic); err != nil {
+		return "", err
+	}
+	if err := CheckVersion(version); err != nil {
+		return "", err
+	}
+	if !imageName.MatchString(name) {
+		return "", fmt.Errorf("%q is not the name of an image: want <platform>-<architecture>[-secureboot].<format>[.<compression>], such as \"nocloud-amd64.qcow2\"", name)
+	}
+	return base.JoinPath("image", schematic, version, name).String(), nil
 }
 
 // URL answers the address of the nocloud disk image. nocloud is the platform of
 // Talos that reads the cloud-init drive which Cluster API's Proxmox provider
 // attaches; "metal" has no way to learn its configuration there.
 func (i Image) URL() (string, error) {
+	arch := i.arch()
+	if !slices.Contains(Architectures, arch) {
+		return "", fmt.Errorf("architecture %q is not one of %s", arch, strings.Join(Architectures, ", "))
+	}
+	return ImageURL(i.Factory, i.Schematic, i.Version, "nocloud-"+i.variant()+"."+DiskFormat)
+}
+
+func (i Image) arch() string {
+	if i.Architecture == "" {
+		return Architectures[0]
+	}
+	return i.Architecture
+}
+
+// variant is what tells images of one version and platform apart.
+func (i Image) variant() string {
+	if i.SecureBoot {
+		return i.arch() + "-secureboot"
+	}
+	return i.arch()
+}
+
+// Installer answers the container image that a machine of this schematic
+// installs and upgrades itself from, as its machine configuration names it.
+func (i Image) Installer() (string, error) {
 	base, err := FactoryURL(i.Factory)
 	if err != nil {
 		return "", err
 	}
-	if err := CheckVersion(i.Version); err != nil {
-		return "", err
+	name := "installer"
+	if i.SecureBoot {
+		name = "installer-secureboot"
 	}
-	arch := i.Architecture
-	if arch == "" {
-		arch = Architectures[0]
-	}
-	if !slices.Contains(Architectures, arch) {
-		return "", fmt.Errorf("architecture %q is not one of %s", arch, strings.Join(Architectures, ", "))
-	}
-	return base.JoinPath("image", i.Schematic, i.Version, "nocloud-"+arch+"."+DiskFormat).String(), nil
+	return base.Host + "/" + name + "/" + i.Schematic + ":" + i.Version, nil
 }
 
 // FactoryURL checks the address of a factory; empty means [DefaultFactory].

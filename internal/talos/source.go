@@ -12,9 +12,10 @@ import (
 // DiskImage is the disk image of a schematic at a factory, as a source for a
 // template.
 type DiskImage struct {
-	image     Image
-	address   string
-	schematic Schematic
+	image   Image
+	address string
+	// schematic is nil where its id alone is known.
+	schematic *Schematic
 	factory   Factory
 }
 
@@ -25,12 +26,22 @@ func NewDiskImage(schematic Schematic, image Image, factory Factory) (*DiskImage
 		return nil, err
 	}
 	image.Schematic = id
+	d, err := KnownDiskImage(image, factory)
+	if err == nil {
+		d.schematic = &schematic
+	}
+	return d, err
+}
+
+// KnownDiskImage answers the image of a schematic of which no more than the id
+// is at hand: the factory must know it already.
+func KnownDiskImage(image Image, factory Factory) (*DiskImage, error) {
 	factory.Address = image.Factory
 	address, err := image.URL()
 	if err != nil {
 		return nil, err
 	}
-	return &DiskImage{image: image, address: address, schematic: schematic, factory: factory}, nil
+	return &DiskImage{image: image, address: address, factory: factory}, nil
 }
 
 // SchematicID is the id of the image's schematic.
@@ -39,25 +50,46 @@ func (d *DiskImage) SchematicID() string { return d.image.Schematic }
 // Identity says in few words what the image's content is: the factory it comes
 // from is no part of it.
 func (d *DiskImage) Identity() string {
-	arch := d.image.Architecture
-	if arch == "" {
-		arch = Architectures[0]
-	}
-	return "talos/" + d.image.Version + "/" + arch + "/" + d.image.Schematic
+	return "talos/" + d.image.Version + "/" + d.image.variant() + "/" + d.image.Schematic
 }
+
+// Format of the image; see [DiskFormat].
+func (d *DiskImage) Format() string { return DiskFormat }
+
+// Compression is none: the factory serves the form that is asked for.
+func (d *DiskImage) Compression() string { return "" }
+
+// Checksum is none: a factory builds images anew, and not byte for byte alike.
+func (d *DiskImage) Checksum() (algorithm, sum string) { return "", "" }
 
 // URL is the image's address at the factory.
 func (d *DiskImage) URL() string { return d.address }
+
+// Check asks the factory whether it serves the image's version, extensions and,
+// where no more than its id is known, schematic. Nothing is changed there. The
+// error is [ErrNotServed], or another where the factory did not answer.
+func (d *DiskImage) Check(ctx context.Context) error {
+	if d.schematic != nil {
+		return d.factory.Check(ctx, d.image.Version, d.schematic.Customization.SystemExtensions.OfficialExtensions)
+	}
+	if err := d.factory.Check(ctx, d.image.Version, nil); err != nil {
+		return err
+	}
+	_, err := d.factory.Schematic(ctx, d.image.Schematic)
+	return err
+}
 
 // Prepare makes the schematic known to the factory, after asking it whether it
 // serves the version with these extensions. A list that cannot be read is no
 // reason to fail: the image's own answer decides.
 func (d *DiskImage) Prepare(ctx context.Context) error {
-	err := d.factory.Check(ctx, d.image.Version, d.schematic.Customization.SystemExtensions.OfficialExtensions)
-	if errors.Is(err, ErrNotServed) {
+	if err := d.Check(ctx); errors.Is(err, ErrNotServed) {
 		return err
 	}
-	_, err = d.factory.Register(ctx, d.schematic)
+	if d.schematic == nil {
+		return nil
+	}
+	_, err := d.factory.Register(ctx, *d.schematic)
 	return err
 }
 

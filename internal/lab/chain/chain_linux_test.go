@@ -111,8 +111,8 @@ func (w *world) prepare(ctx context.Context) (template proxmox.Template, secret 
 		w.t.Fatal(err)
 	}
 	template, err = admin.EnsureTemplate(ctx, proxmox.TemplateSpec{
-		Node: "pve1", Storage: "local-lvm", Image: image, Identity: image.Identity(), BIOS: "seabios",
-		TemplateSettings: proxmox.TemplateSettings{Name: "talos-v1.13.7", CPUType: "x86-64-v2-AES", Cores: 2, MemoryMiB: 2048, Agent: true, Bridge: "vmbr0"},
+		Node: "pve1", Storage: "local-lvm", Image: image, Identity: image.Identity(), TemplateHardware: proxmox.TemplateHardware{BIOS: "seabios"},
+		TemplateSettings: proxmox.TemplateSettings{Name: "talos-v1.13.7", CPUType: "x86-64-v2-AES", Cores: 2, MemoryMiB: 2048, Agent: true, Networks: []proxmox.NetworkDevice{{Bridge: "vmbr0"}}},
 	}, uuid.NewString(), w.report, func(proxmox.Template) {})
 	if err != nil {
 		w.t.Fatal(err)

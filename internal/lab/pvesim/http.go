@@ -29,6 +29,8 @@ type call struct {
 	endpoint *endpoint
 	// in holds the parameters of path, query and body.
 	in values
+	// failTask is the text with which the call's task fails; empty means it does not.
+	failTask string
 }
 
 // endpoint is one row of the API's table.
@@ -49,9 +51,20 @@ type endpoint struct {
 	unlocked bool
 }
 
-// serve answers one HTTP request.
+// serve answers one HTTP request, unless a fault was injected for it.
 func (s *Simulator) serve(w http.ResponseWriter, r *http.Request) {
-	data, err := s.dispatch(r)
+	failTask := ""
+	if f := s.fault(r); f != nil {
+		if s.strike(w, r, f) {
+			return
+		}
+		failTask = f.Task
+	}
+	s.answer(w, r, failTask)
+}
+
+func (s *Simulator) answer(w http.ResponseWriter, r *http.Request, failTask string) {
+	data, err := s.dispatch(r, failTask)
 	if err != nil {
 		var ref *refusal
 		if !errors.As(err, &ref) {
@@ -130,7 +143,7 @@ const apiRoot = "/api2/json"
 
 // dispatch finds the endpoint of a request, checks caller, privileges and
 // parameters in Proxmox VE's order, and does the work.
-func (s *Simulator) dispatch(r *http.Request) (any, error) {
+func (s *Simulator) dispatch(r *http.Request, failTask string) (any, error) {
 	path, ok := strings.CutPrefix(r.URL.EscapedPath(), apiRoot)
 	if !ok {
 		return nil, &refusal{status: http.StatusNotFound, message: fmt.Sprintf("no such file '%s'", r.URL.Path), bare: true}
@@ -142,7 +155,7 @@ func (s *Simulator) dispatch(r *http.Request) (any, error) {
 		return nil, notImplemented("Unexpected content for method '%s'", r.Method)
 	}
 	ep, uri, found := match(r.Method, path)
-	c := &call{Simulator: s, request: r, endpoint: ep, in: values{}}
+	c := &call{Simulator: s, request: r, endpoint: ep, in: values{}, failTask: failTask}
 	if !found || !ep.world {
 		if err := c.authenticate(); err != nil {
 			return nil, err

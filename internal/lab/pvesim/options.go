@@ -26,7 +26,7 @@ type Options struct {
 	Address string
 	// Dir keeps the cluster over restarts. Empty keeps it in memory.
 	Dir string
-	// Release is "8.2", "8.3", "8.4", "9.0", "9.1" or "9.2" (default).
+	// Release is "8.1", "8.2", "8.3", "8.4", "9.0", "9.1" or "9.2" (default).
 	Release string
 	// Nodes are the members of the cluster; default is one node pve1.
 	Nodes []Node
@@ -137,6 +137,7 @@ type release struct {
 }
 
 var releases = map[string]release{
+	"8.1": {801, "8.1.11", "8.1"},
 	"8.2": {802, "8.2.10", "8.2"},
 	"8.3": {803, "8.3.5", "8.3"},
 	"8.4": {804, "8.4.14", "8.4"},

@@ -38,6 +38,8 @@ type Simulator struct {
 	vmLocks map[int]*sync.Mutex
 	// shortDownload, when above zero, cuts the next download to so many bytes.
 	shortDownload int64
+	// faults are the rules by which calls go wrong.
+	faults []*armed
 
 	listener net.Listener
 	server   *http.Server

@@ -42,6 +42,9 @@ func mayDownload(storage string) check {
 				return err
 			}
 		}
+		if !c.release.atLeast(8, 2) { // older releases do not know Sys.AccessNetwork
+			return perm("/", "Sys.Audit", "Sys.Modify")(c)
+		}
 		return anyOf(perm("/nodes/{node}", "Sys.AccessNetwork"), perm("/", "Sys.Audit", "Sys.Modify"))(c)
 	}
 }
