@@ -7,11 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/hashicorp/terraform-plugin-framework/attr"
 	"github.com/hashicorp/terraform-plugin-framework/diag"
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
@@ -54,91 +57,14 @@ func (r *proxmoxTemplateResource) Metadata(_ context.Context, _ resource.Metadat
 
 func (r *proxmoxTemplateResource) IdentitySchema(_ context.Context, _ resource.IdentitySchemaRequest, resp *resource.IdentitySchemaResponse) {
 	resp.IdentitySchema = identityschema.Schema{Attributes: map[string]identityschema.Attribute{
-		"node_name": identityschema.StringAttribute{RequiredForImport: true, Description: "Node that the template is on."},
-		"vm_id":     identityschema.Int64Attribute{RequiredForImport: true, Description: "Id of the template."},
+		"templates": identityschema.StringAttribute{
+			RequiredForImport: true, Description: "Node and id of the template, pve1/9000; on several nodes, pve1/9000,pve2/9001.",
+		},
 	}}
 }
 
 func (r *proxmoxTemplateResource) Configure(_ context.Context, req resource.ConfigureRequest, resp *resource.ConfigureResponse) {
 	r.data = configuredData(req, resp)
-}
-
-// ValidateConfig checks what the configuration alone tells.
-func (r *proxmoxTemplateResource) ValidateConfig(ctx context.Context, req resource.ValidateConfigRequest, resp *resource.ValidateConfigResponse) {
-	var object types.Object
-	resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root("talos"), &object)...)
-	var bridge types.String
-	var vlan types.Int64
-	resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root("bridge"), &bridge)...)
-	resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root("vlan_id"), &vlan)...)
-	if given(bridge) && bridge.ValueString() == "" && !vlan.IsNull() {
-		resp.Diagnostics.AddAttributeError(path.Root("vlan_id"), "Unable to use the VLAN", "There is no network device to tag: bridge is empty.")
-	}
-	source, known, diags := readTalos(ctx, object)
-	resp.Diagnostics.Append(diags...)
-	if diags.HasError() || !known {
-		return
-	}
-	if _, err := source.image(); err != nil {
-		resp.Diagnostics.AddAttributeError(path.Root("talos"), "Unable to name the Talos image", sentence(err.Error()))
-	}
-}
-
-// ModifyPlan computes what the configuration tells about the image, so that the
-// plan shows it, and plans a new template where its content changes.
-func (r *proxmoxTemplateResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRequest, resp *resource.ModifyPlanResponse) {
-	if planDestroy(ctx, req, resp) {
-		return
-	}
-	var plan, config proxmoxTemplateModel
-	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
-	resp.Diagnostics.Append(req.Config.Get(ctx, &config)...)
-	if resp.Diagnostics.HasError() {
-		return
-	}
-	source, known, diags := readTalos(ctx, plan.Talos)
-	resp.Diagnostics.Append(diags...)
-	if diags.HasError() {
-		return
-	}
-	if known {
-		image, err := source.image()
-		if err != nil {
-			resp.Diagnostics.AddAttributeError(path.Root("talos"), "Unable to name the Talos image", sentence(err.Error()))
-			return
-		}
-		plan.SchematicID = types.StringValue(image.SchematicID())
-		plan.ImageURL = types.StringValue(image.URL())
-		if config.Name.IsNull() {
-			plan.Name = types.StringValue("talos-" + source.Version.ValueString() + "-" + image.SchematicID()[:8])
-		}
-		if config.Agent.IsNull() {
-			plan.Agent = types.BoolValue(source.hasAgent())
-		}
-	} else {
-		plan.SchematicID, plan.ImageURL = types.StringUnknown(), types.StringUnknown()
-		if config.Name.IsNull() {
-			plan.Name = types.StringUnknown()
-		}
-		if config.Agent.IsNull() {
-			plan.Agent = types.BoolUnknown()
-		}
-	}
-	resp.Diagnostics.Append(resp.Plan.Set(ctx, plan)...)
-	planPhase(ctx, resp)
-	r.planReplacement(ctx, req, plan, resp)
-}
-
-// planReplacement makes a new template out of one whose schematic changes.
-func (r *proxmoxTemplateResource) planReplacement(ctx context.Context, req resource.ModifyPlanRequest, plan proxmoxTemplateModel, resp *resource.ModifyPlanResponse) {
-	if req.State.Raw.IsNull() {
-		return
-	}
-	var prior types.String
-	resp.Diagnostics.Append(req.State.GetAttribute(ctx, path.Root("schematic_id"), &prior)...)
-	if !prior.IsNull() && !prior.Equal(plan.SchematicID) {
-		resp.RequiresReplace = append(resp.RequiresReplace, path.Root("schematic_id"))
-	}
 }
 
 func (r *proxmoxTemplateResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
@@ -153,7 +79,8 @@ func (r *proxmoxTemplateResource) Create(ctx context.Context, req resource.Creat
 	defer cancel()
 	plan.settle()
 	plan.Instance = types.StringValue(uuid.NewString())
-	client, template, cause := r.ensure(ctx, &plan, &resp.State, resp.Identity, &resp.Diagnostics)
+	nodes, _ := plan.nodes(ctx)
+	client, templates, cause := r.ensure(ctx, &plan, nodes, &resp.State, resp.Identity, &resp.Diagnostics)
 	if cause != nil {
 		f := failure{verb: "create", thing: plan.title(), cause: cause, exists: plan.exists(), next: "remove the cause and run apply again"}
 		if !resp.State.Raw.IsNull() {
@@ -163,25 +90,26 @@ func (r *proxmoxTemplateResource) Create(ctx context.Context, req resource.Creat
 		return
 	}
 	keepLater(ctx, plan.title(), func(ctx context.Context) error {
-		fresh, err := client.ReadTemplate(ctx, template.Node, template.VMID, template.UUID)
-		if err != nil || fresh.Instance != template.Instance {
-			return err
+		var failures []error
+		for _, t := range templates {
+			fresh, err := client.ReadTemplate(ctx, t.Node, t.VMID, t.UUID)
+			if err == nil && fresh.Instance == t.Instance {
+				err = client.KeepTemplate(ctx, fresh)
+			}
+			failures = append(failures, err)
 		}
-		return client.KeepTemplate(ctx, fresh)
+		return errors.Join(failures...)
 	})
 }
 
-// ensure makes or finishes the template and writes the state at each stage.
-func (r *proxmoxTemplateResource) ensure(ctx context.Context, model *proxmoxTemplateModel, state *tfsdk.State, identity *tfsdk.ResourceIdentity,
+// ensure makes or finishes the template on each of the nodes and writes the state
+// at each stage.
+func (r *proxmoxTemplateResource) ensure(ctx context.Context, model *proxmoxTemplateModel, nodes []string, state *tfsdk.State, identity *tfsdk.ResourceIdentity,
 	diags *diag.Diagnostics,
-) (*proxmox.Client, proxmox.Template, error) {
+) (*proxmox.Client, []proxmox.Template, error) {
 	client, err := r.data.proxmoxClient(ctx)
 	if err != nil {
-		return nil, proxmox.Template{}, err
-	}
-	spec, err := model.spec(ctx)
-	if err != nil {
-		return nil, proxmox.Template{}, err
+		return nil, nil, err
 	}
 	begun := false
 	save := func() {
@@ -199,44 +127,96 @@ func (r *proxmoxTemplateResource) ensure(ctx context.Context, model *proxmoxTemp
 		}
 		reporter(&model.Phase)(ctx, step, message)
 	}
-	template, err := client.EnsureTemplate(ctx, spec, model.Instance.ValueString(), report, func(t proxmox.Template) {
-		begun = true
-		model.found(t)
-		save()
-	})
+	var templates []proxmox.Template
+	for _, node := range nodes {
+		if err = model.identify(); err != nil {
+			break
+		}
+		var spec proxmox.TemplateSpec
+		if spec, err = model.spec(ctx, node); err != nil {
+			break
+		}
+		var t proxmox.Template
+		t, err = client.EnsureTemplate(ctx, spec, model.Instance.ValueString(), report, func(t proxmox.Template) {
+			begun = true
+			model.found(ctx, node, t)
+			save()
+		})
+		if err != nil {
+			err = onNode(err, node, len(nodes))
+			break
+		}
+		model.found(ctx, node, t)
+		templates = append(templates, t)
+	}
 	if err != nil {
 		if begun {
 			save()
 		}
-		return nil, template, err
+		return nil, nil, err
 	}
-	model.found(template)
 	model.Phase = types.StringValue(phaseReady)
 	save()
-	return client, template, nil
+	return client, templates, nil
+}
+
+// onNode names the node in an error where there are several.
+func onNode(err error, node string, nodes int) error {
+	if nodes < 2 {
+		return err
+	}
+	return fmt.Errorf("on node %s: %w", node, err)
+}
+
+// identify completes at apply what the plan could not know of a source: a file
+// that was made in the same apply.
+func (m *proxmoxTemplateModel) identify() error {
+	if !m.ImageID.IsNull() || !given(m.File) || !m.Checksum.IsNull() {
+		return nil
+	}
+	identity, err := proxmox.FileChecksum(m.File.ValueString())
+	if err != nil {
+		return err
+	}
+	m.ImageID = types.StringValue(identity)
+	return nil
 }
 
 func setTemplateIdentity(ctx context.Context, identity *tfsdk.ResourceIdentity, m proxmoxTemplateModel) (diags diag.Diagnostics) {
 	if identity == nil {
 		return nil
 	}
-	diags.Append(identity.SetAttribute(ctx, path.Root("node_name"), m.NodeName)...)
-	diags.Append(identity.SetAttribute(ctx, path.Root("vm_id"), m.VMID)...)
+	// Before there is an id, the nodes stand for it: an identity is never empty.
+	where := m.ID.ValueString()
+	if where == "" {
+		nodes, _ := m.nodes(ctx)
+		where = strings.Join(nodes, ",")
+	}
+	diags.Append(identity.SetAttribute(ctx, path.Root("templates"), where)...)
 	return diags
 }
 
 // title names the template in diagnostics.
 func (m proxmoxTemplateModel) title() string {
-	return fmt.Sprintf("the template %s on node %s", m.Name.ValueString(), m.NodeName.ValueString())
+	nodes, _ := m.nodes(context.Background())
+	if len(nodes) > 1 {
+		return fmt.Sprintf("the template %s on the nodes %s", m.Name.ValueString(), strings.Join(nodes, ", "))
+	}
+	return fmt.Sprintf("the template %s on node %s", m.Name.ValueString(), strings.Join(nodes, ""))
 }
 
 // exists says what a failed operation has left.
 func (m proxmoxTemplateModel) exists() string {
+	var there []string
+	places := m.places()
+	for _, node := range slices.Sorted(maps.Keys(places)) {
+		there = append(there, fmt.Sprintf("VM %d on node %s", places[node].VMID, node))
+	}
 	switch {
-	case m.VMID.ValueInt64() != 0 && !m.UUID.IsNull():
-		return fmt.Sprintf("VM %d on node %s, unfinished (phase %s)", m.VMID.ValueInt64(), m.NodeName.ValueString(), m.Phase.ValueString())
-	case !m.ImportStorage.IsNull() && m.Phase.ValueString() != phaseBegin:
-		return fmt.Sprintf("at most the image file in storage %s on node %s", m.ImportStorage.ValueString(), m.NodeName.ValueString())
+	case len(there) > 0:
+		return fmt.Sprintf("%s, unfinished (phase %s)", strings.Join(there, ", "), m.Phase.ValueString())
+	case m.Phase.ValueString() != phaseBegin && len(m.ImageTransfer.Elements()) > 0:
+		return "at most the image file on the node"
 	}
 	return ""
 }
@@ -249,7 +229,7 @@ func (r *proxmoxTemplateResource) Read(ctx context.Context, req resource.ReadReq
 	}
 	resp.Diagnostics.Append(setTemplateIdentity(ctx, resp.Identity, state)...)
 	imported := state.Instance.IsNull()
-	if state.VMID.IsNull() || (state.UUID.IsNull() && !imported) {
+	if len(state.places()) == 0 {
 		return // begun, but nothing there yet that could be read
 	}
 	timeout, diags := state.Timeouts.Read(ctx, proxmoxTemplateTimeouts.Read)
@@ -278,40 +258,110 @@ func (r *proxmoxTemplateResource) Read(ctx context.Context, req resource.ReadReq
 // errNotOurTemplate says that a VM bears no mark of this provider.
 var errNotOurTemplate = errors.New("the VM was not made by this provider: its notes bear no mark")
 
-// refresh reads the template into state.
+// refresh reads the templates into state. On several nodes the first that is not
+// as the state says stands for all, so that a plan sees the difference; one that
+// is gone leaves the state's maps. All gone is absent.
 func (r *proxmoxTemplateResource) refresh(ctx context.Context, client *proxmox.Client, state *proxmoxTemplateModel, imported bool) error {
-	template, err := client.ReadTemplate(ctx, state.NodeName.ValueString(), int(state.VMID.ValueInt64()), state.UUID.ValueString())
-	if err != nil {
-		return err
-	}
-	if imported {
-		object, ok := talosOf(ctx, template.Labels)
-		if !ok {
-			return errNotOurTemplate
+	places := state.places()
+	there := map[string]proxmox.Template{}
+	var shown string
+	for _, node := range slices.Sorted(maps.Keys(places)) {
+		t, err := client.ReadTemplate(ctx, node, int(places[node].VMID), places[node].UUID)
+		if kube.IsAbsent(err) {
+			continue
 		}
-		state.Talos = object
-		state.KeepImage = types.BoolValue(false)
-		state.Instance = types.StringValue(template.Instance)
-		state.Tags = types.SetNull(types.StringType)
-	}
-	if source, known, _ := readTalos(ctx, state.Talos); known {
-		if image, err := source.image(); err == nil {
-			state.SchematicID, state.ImageURL = types.StringValue(image.SchematicID()), types.StringValue(image.URL())
+		if err != nil {
+			return onNode(err, node, len(places))
+		}
+		if imported && len(there) == 0 {
+			if err := state.importFrom(ctx, t); err != nil {
+				return err
+			}
+		}
+		there[node] = t
+		if shown == "" || (state.matches(ctx, shown, there[shown]) && !state.matches(ctx, node, t)) {
+			shown = node
 		}
 	}
-	if diags := state.refresh(ctx, template); diags.HasError() {
-		return fmt.Errorf("reading the template's tags: %s", diags[0].Detail())
+	if len(there) == 0 {
+		return fmt.Errorf("%w: %s", kube.ErrAbsent, state.title())
 	}
-	if template.Instance != state.Instance.ValueString() {
-		tflog.Warn(ctx, "template "+state.ID.ValueString()+" bears another resource's mark, or none: it will not be deleted here")
-		return nil
+	if source, err := state.source(ctx, state.ImageID.ValueString()); err == nil {
+		state.describe(source)
 	}
-	if !template.Kept() {
-		if err := client.KeepTemplate(ctx, template); err != nil {
+	if diags := state.refresh(ctx, shown, there[shown]); diags.HasError() {
+		return fmt.Errorf("reading the template: %s", diags[0].Detail())
+	}
+	state.placed(there)
+	r.keep(ctx, client, *state, there)
+	return nil
+}
+
+// placed takes over where the templates are, their tags and whether all of them
+// are finished.
+func (m *proxmoxTemplateModel) placed(there map[string]proxmox.Template) {
+	places, tags := map[string]place{}, map[string][]string{}
+	m.Phase = types.StringValue(phaseReady)
+	for node, t := range there {
+		places[node] = place{VMID: int64(t.VMID), UUID: t.UUID}
+		tags[node] = t.Tags
+		if !t.Finished {
+			m.Phase = types.StringValue("unfinished")
+		}
+	}
+	m.setPlaces(places)
+	m.NodeTags = tagMap(tags)
+	if nodes, _ := m.nodes(context.Background()); len(there) < len(nodes) {
+		m.Phase = types.StringValue("unfinished")
+	}
+}
+
+// keep marks finished templates as known to a state.
+func (r *proxmoxTemplateResource) keep(ctx context.Context, client *proxmox.Client, state proxmoxTemplateModel, there map[string]proxmox.Template) {
+	for node, t := range there {
+		if t.Instance != state.Instance.ValueString() {
+			tflog.Warn(ctx, "template "+placeID(node, int64(t.VMID))+" bears another resource's mark, or none: it will not be deleted here")
+			continue
+		}
+		// While one of several is missing, a replacement must find the others.
+		if t.Kept() || state.Phase.ValueString() != phaseReady {
+			continue
+		}
+		if err := client.KeepTemplate(ctx, t); err != nil {
 			tflog.Debug(ctx, "the template's mark was not changed to kept", map[string]any{"error": err.Error()})
 		}
 	}
+}
+
+// importFrom takes over from a template's mark what its configuration does not
+// tell.
+func (m *proxmoxTemplateModel) importFrom(ctx context.Context, t proxmox.Template) error {
+	if !m.readSource(ctx, t.Labels) {
+		return errNotOurTemplate
+	}
+	m.KeepImage, m.UploadImage = types.BoolValue(false), types.BoolValue(false)
+	m.Instance = types.StringValue(t.Instance)
+	m.Tags = types.SetNull(types.StringType)
+	m.Family = refreshed(types.StringNull(), t.Family())
+	m.Name = types.StringValue(t.Name)
+	m.settle()
 	return nil
+}
+
+// describe writes what follows from the source.
+func (m *proxmoxTemplateModel) describe(source templateSource) {
+	m.ImageID = types.StringValue(source.identity)
+	m.ImageURL = refreshed(types.StringNull(), source.image.URL())
+	if source.talos != nil {
+		m.SchematicID = types.StringValue(source.talos.SchematicID())
+	}
+}
+
+// matches says whether a template is as the state says.
+func (m proxmoxTemplateModel) matches(ctx context.Context, node string, t proxmox.Template) bool {
+	want := m.hardware(ctx)
+	want.DiskGiB = t.DiskGiB // grows with others' hands alone, and means nothing to clones
+	return m.settings(ctx, node).Same(t.TemplateSettings) && want == t.TemplateHardware
 }
 
 func (r *proxmoxTemplateResource) Update(ctx context.Context, req resource.UpdateRequest, resp *resource.UpdateResponse) {
@@ -326,48 +376,109 @@ func (r *proxmoxTemplateResource) Update(ctx context.Context, req resource.Updat
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	plan.settle()
-	var err error
-	if state.Phase.ValueString() != phaseReady || state.VMID.IsNull() {
-		_, _, err = r.ensure(ctx, &plan, &resp.State, resp.Identity, &resp.Diagnostics)
+	have := state.places()
+	nodes, _ := plan.nodes(ctx)
+	err := r.leaveNodes(ctx, state, nodes, &resp.Diagnostics)
+	plan.adopt(ctx, have, state)
+	missing := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool {
+		_, ok := have[node]
+		return ok && state.Phase.ValueString() == phaseReady
+	})
+	if err == nil && len(missing) > 0 {
+		_, _, err = r.ensure(ctx, &plan, missing, &resp.State, resp.Identity, &resp.Diagnostics)
 	}
 	if err == nil {
-		err = r.change(ctx, &plan, &resp.State, resp.Identity)
+		err = r.change(ctx, &plan, nodes, &resp.State, resp.Identity, &resp.Diagnostics)
 	}
 	if err != nil {
 		failure{verb: "update", thing: plan.title(), cause: err, exists: plan.exists(), next: "run apply again, which goes on from there"}.addTo(&resp.Diagnostics)
 	}
 }
 
-// change brings the settings of a finished template to the plan.
-func (r *proxmoxTemplateResource) change(ctx context.Context, plan *proxmoxTemplateModel, state *tfsdk.State, identity *tfsdk.ResourceIdentity) error {
+// adopt takes over into a plan what the state knows of the nodes that stay.
+func (m *proxmoxTemplateModel) adopt(ctx context.Context, have map[string]place, state proxmoxTemplateModel) {
+	nodes, _ := m.nodes(ctx)
+	places := map[string]place{}
+	for node, p := range have {
+		if slices.Contains(nodes, node) {
+			places[node] = p
+		}
+	}
+	wished := m.VMID
+	m.setPlaces(places)
+	if m.NodeNames.IsNull() && len(places) == 0 {
+		m.VMID = wished
+	}
+	m.ImageTransfer = types.MapValueMust(types.ObjectType{AttrTypes: imageTransferTypes}, state.ImageTransfer.Elements())
+}
+
+// leaveNodes deletes the templates on nodes that are no longer wanted.
+func (r *proxmoxTemplateResource) leaveNodes(ctx context.Context, state proxmoxTemplateModel, wanted []string, diags *diag.Diagnostics) error {
+	places := state.places()
+	for _, node := range slices.Sorted(maps.Keys(places)) {
+		if slices.Contains(wanted, node) {
+			continue
+		}
+		client, err := r.data.proxmoxClient(ctx)
+		if err == nil {
+			err = r.destroyOn(ctx, client, state, node, true, diags)
+		}
+		if err != nil && !kube.IsAbsent(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// change brings the settings of the finished templates to the plan.
+func (r *proxmoxTemplateResource) change(ctx context.Context, plan *proxmoxTemplateModel, nodes []string, state *tfsdk.State, identity *tfsdk.ResourceIdentity, diags *diag.Diagnostics) error {
 	client, err := r.data.proxmoxClient(ctx)
 	if err != nil {
 		return err
 	}
-	spec, err := plan.spec(ctx)
-	if err != nil {
-		return err
-	}
-	template, err := client.ReadTemplate(ctx, plan.NodeName.ValueString(), int(plan.VMID.ValueInt64()), plan.UUID.ValueString())
-	if err != nil {
-		return err
-	}
-	if template, err = client.UpdateTemplate(ctx, template, plan.settings(), spec.Labels); err != nil {
-		return err
-	}
-	if !plan.KeepImage.ValueBool() {
-		if err := client.DropImage(ctx, template); err != nil {
+	for _, node := range nodes {
+		spec, err := plan.spec(ctx, node)
+		if err != nil {
 			return err
 		}
+		p := plan.places()[node]
+		template, err := client.ReadTemplate(ctx, node, int(p.VMID), p.UUID)
+		if err == nil {
+			template, err = client.UpdateTemplate(ctx, template, spec)
+		}
+		if err == nil && !plan.KeepImage.ValueBool() {
+			err = client.DropImage(ctx, template)
+		}
+		if err != nil {
+			return onNode(err, node, len(nodes))
+		}
+		left, err := client.PruneTemplates(ctx, node, plan.Family.ValueString(), int(plan.KeepLast.ValueInt64()), reporter(nil))
+		warnLeft(left, diags)
+		if err != nil {
+			return onNode(err, node, len(nodes))
+		}
+		plan.found(ctx, node, template)
 	}
-	plan.found(template)
+	tags := plan.tags()
+	maps.DeleteFunc(tags, func(node string, _ []string) bool { return !slices.Contains(nodes, node) })
+	plan.NodeTags = tagMap(tags)
+	transfers := maps.Clone(plan.ImageTransfer.Elements())
+	maps.DeleteFunc(transfers, func(node string, _ attr.Value) bool { return !slices.Contains(nodes, node) })
+	plan.ImageTransfer = types.MapValueMust(types.ObjectType{AttrTypes: imageTransferTypes}, transfers)
 	plan.Phase = types.StringValue(phaseReady)
-	diags := state.Set(ctx, plan)
-	diags.Append(setTemplateIdentity(ctx, identity, *plan)...)
-	if diags.HasError() {
-		return fmt.Errorf("writing the state: %s", diags[0].Detail())
+	written := state.Set(ctx, plan)
+	written.Append(setTemplateIdentity(ctx, identity, *plan)...)
+	if written.HasError() {
+		return fmt.Errorf("writing the state: %s", written[0].Detail())
 	}
 	return nil
+}
+
+// warnLeft tells of earlier templates that could not be deleted.
+func warnLeft(left []string, diags *diag.Diagnostics) {
+	for _, text := range left {
+		diags.AddWarning("An earlier template stays", sentence(text)+"\n\nIt is looked at again when the next one retires.")
+	}
 }
 
 func (r *proxmoxTemplateResource) Delete(ctx context.Context, req resource.DeleteRequest, resp *resource.DeleteResponse) {
@@ -388,24 +499,48 @@ func (r *proxmoxTemplateResource) Delete(ctx context.Context, req resource.Delet
 	}
 	client, err := r.data.proxmoxClient(ctx)
 	if err == nil {
-		err = r.destroy(ctx, client, state, &resp.Diagnostics)
+		err = r.destroy(ctx, client, state, forGood, &resp.Diagnostics)
 	}
-	if err != nil && !kube.IsAbsent(err) {
-		failure{verb: "delete", thing: state.title(), cause: err, exists: "the template is still there as VM " + state.ID.ValueString(),
+	if err != nil {
+		failure{verb: "delete", thing: state.title(), cause: err, exists: "the template is still there as " + state.ID.ValueString(),
 			next: "remove the cause and run destroy again"}.addTo(&resp.Diagnostics)
 	}
 }
 
-// destroy deletes the template where it still bears this resource's mark.
-func (r *proxmoxTemplateResource) destroy(ctx context.Context, client *proxmox.Client, state proxmoxTemplateModel, diags *diag.Diagnostics) error {
-	if state.UUID.IsNull() {
-		spec, err := state.spec(ctx)
-		if err != nil {
-			return err
+// destroy deletes the templates, or has them retire, on all nodes, and removes
+// what an unfinished run has left on the others.
+func (r *proxmoxTemplateResource) destroy(ctx context.Context, client *proxmox.Client, state proxmoxTemplateModel, forGood bool, diags *diag.Diagnostics) error {
+	nodes, _ := state.nodes(ctx)
+	places := state.places()
+	for node := range places {
+		if !slices.Contains(nodes, node) {
+			nodes = append(nodes, node)
 		}
-		return client.DiscardTemplate(ctx, spec, state.Instance.ValueString(), reporter(nil))
 	}
-	template, err := client.ReadTemplate(ctx, state.NodeName.ValueString(), int(state.VMID.ValueInt64()), state.UUID.ValueString())
+	var failures []error
+	for _, node := range nodes {
+		var err error
+		if _, ok := places[node]; ok {
+			err = r.destroyOn(ctx, client, state, node, forGood, diags)
+		} else if state.Phase.ValueString() != phaseReady {
+			var spec proxmox.TemplateSpec
+			if spec, err = state.spec(ctx, node); err == nil {
+				err = client.DiscardTemplate(ctx, spec, state.Instance.ValueString(), reporter(nil))
+			}
+		}
+		if err != nil && !kube.IsAbsent(err) {
+			failures = append(failures, onNode(err, node, len(nodes)))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// destroyOn deletes the template on one node where it still bears this
+// resource's mark. One whose place another of its family takes, retires instead
+// where some are to be kept.
+func (r *proxmoxTemplateResource) destroyOn(ctx context.Context, client *proxmox.Client, state proxmoxTemplateModel, node string, forGood bool, diags *diag.Diagnostics) error {
+	p := state.places()[node]
+	template, err := client.ReadTemplate(ctx, node, int(p.VMID), p.UUID)
 	if err != nil {
 		return err
 	}
@@ -418,25 +553,65 @@ func (r *proxmoxTemplateResource) destroy(ctx context.Context, client *proxmox.C
 		}.warn(diags)
 		return nil
 	}
-	return client.DeleteTemplate(ctx, template, reporter(nil))
+	keep, family := int(state.KeepLast.ValueInt64()), state.Family.ValueString()
+	if keep > 0 {
+		// The deposed half of create_before_destroy looks like a destroy for good,
+		// but for the new template that is there already.
+		replaced := !forGood
+		if !replaced {
+			if replaced, err = client.HasSuccessor(ctx, template); err != nil {
+				return err
+			}
+		}
+		if replaced {
+			left, err := client.RetireTemplate(ctx, template, keep, reporter(nil))
+			warnLeft(left, diags)
+			return err
+		}
+	}
+	if err := client.DeleteTemplate(ctx, template, reporter(nil)); err != nil || keep == 0 {
+		return err
+	}
+	left, err := client.PruneTemplates(ctx, template.Node, family, 0, reporter(nil))
+	warnLeft(left, diags)
+	return err
 }
 
-// ImportState takes "node/vmid" or the identity.
+// ImportState takes "node/vmid", several of them with commas between, or the
+// identity.
 func (r *proxmoxTemplateResource) ImportState(ctx context.Context, req resource.ImportStateRequest, resp *resource.ImportStateResponse) {
-	var node string
-	var id int64
-	if req.ID != "" {
-		name, number, _ := strings.Cut(req.ID, "/")
-		parsed, err := strconv.ParseInt(number, 10, 64)
-		if name == "" || err != nil {
-			resp.Diagnostics.AddError("Unable to import the template", fmt.Sprintf("The id %q is not of the form NODE/VMID, such as pve1/9000.", req.ID))
-			return
-		}
-		node, id = name, parsed
-	} else {
-		resp.Diagnostics.Append(req.Identity.GetAttribute(ctx, path.Root("node_name"), &node)...)
-		resp.Diagnostics.Append(req.Identity.GetAttribute(ctx, path.Root("vm_id"), &id)...)
+	id := req.ID
+	if id == "" {
+		resp.Diagnostics.Append(req.Identity.GetAttribute(ctx, path.Root("templates"), &id)...)
 	}
-	resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("node_name"), node)...)
-	resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("vm_id"), id)...)
+	places, err := parsePlaces(id)
+	if err != nil {
+		resp.Diagnostics.AddError("Unable to import the template", sentence(err.Error()))
+		return
+	}
+	names := slices.Sorted(maps.Keys(places))
+	ids := map[string]int64{}
+	for node, p := range places {
+		ids[node] = p.VMID
+	}
+	resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("vm_ids"), ids)...)
+	if strings.Contains(id, ",") {
+		resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("node_names"), names)...)
+		return
+	}
+	resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("node_name"), names[0])...)
+}
+
+// parsePlaces reads an import id.
+func parsePlaces(id string) (map[string]place, error) {
+	places := map[string]place{}
+	for part := range strings.SplitSeq(strings.TrimSuffix(id, ","), ",") {
+		node, number, _ := strings.Cut(part, "/")
+		vmid, err := strconv.ParseInt(number, 10, 64)
+		if _, twice := places[node]; proxmox.CheckNode(node) != nil || err != nil || vmid < 100 || twice {
+			return nil, fmt.Errorf("the id %q is not of the form NODE/VMID, such as pve1/9000, or, for a template on several nodes, pve1/9000,pve2/9001", id)
+		}
+		places[node] = place{VMID: vmid}
+	}
+	return places, nil
 }

@@ -5,39 +5,41 @@ package provider
 
 import (
 	"context"
+	"maps"
 
 	"github.com/hashicorp/terraform-plugin-framework-validators/int64validator"
 	"github.com/hashicorp/terraform-plugin-framework-validators/setvalidator"
 	"github.com/hashicorp/terraform-plugin-framework-validators/stringvalidator"
+	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
 	"github.com/hashicorp/terraform-plugin-framework/resource/schema"
 	"github.com/hashicorp/terraform-plugin-framework/resource/schema/booldefault"
-	"github.com/hashicorp/terraform-plugin-framework/resource/schema/int64default"
 	"github.com/hashicorp/terraform-plugin-framework/resource/schema/int64planmodifier"
+	"github.com/hashicorp/terraform-plugin-framework/resource/schema/objectplanmodifier"
 	"github.com/hashicorp/terraform-plugin-framework/resource/schema/planmodifier"
-	"github.com/hashicorp/terraform-plugin-framework/resource/schema/stringdefault"
 	"github.com/hashicorp/terraform-plugin-framework/resource/schema/stringplanmodifier"
 	"github.com/hashicorp/terraform-plugin-framework/schema/validator"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/proxmox"
-	"github.com/terraform-provider-capi/terraform-provider-capi/internal/talos"
 )
 
 func (r *proxmoxTemplateResource) Schema(ctx context.Context, _ resource.SchemaRequest, resp *resource.SchemaResponse) {
 	attributes := proxmoxTemplatePlace()
-	for name, attribute := range proxmoxTemplateSettings() {
-		attributes[name] = attribute
-	}
-	attributes["talos"] = talosImageAttribute()
+	maps.Copy(attributes, proxmoxTemplateSource())
+	maps.Copy(attributes, proxmoxTemplateHardware())
+	maps.Copy(attributes, proxmoxTemplateSettings())
+	maps.Copy(attributes, proxmoxTemplateDevices())
 	attributes["timeouts"] = timeoutsAttribute(ctx, proxmoxTemplateTimeouts)
 	attributes["phase"] = phaseAttribute()
 	resp.Schema = schema.Schema{
-		MarkdownDescription: "A VM template with Talos Linux on Proxmox VE (8.4 or newer), made over the REST API alone, with an API token: no SSH, no " +
-			"root password. The image comes from an Image Factory and carries the extensions that are listed. Its content is its identity: a new Talos " +
-			"version or another extension makes a new template, a changed size upstream does not.\n\n" +
-			"Proxmox VE itself downloads the image where the account may let it (`Sys.AccessNetwork` on the node); else the image goes by way of the " +
-			"machine that runs Terraform. An apply that was interrupted is continued by the next one.",
+		MarkdownDescription: "A VM template on Proxmox VE (8.1 or newer), made over the REST API alone: no SSH. Its image is one of Talos from an Image Factory, " +
+			"or any qcow2, raw or vmdk image at a URL or in a file, such as one of image-builder for kubeadm, RKE2 or k3s machines. Its content is its identity: a new " +
+			"Talos version, another extension or another checksum makes a new template, a changed size upstream does not.\n\n" +
+			"How the image comes to the node is chosen from the release, the login, the storages, the compression and the privileges, and told in `image_transfer`: " +
+			"the node downloads it where it may (`Sys.AccessNetwork`); else it goes by way of the machine that runs Terraform, which also unpacks what Proxmox VE " +
+			"does not. From 8.4 on an API token is enough. From 8.1 to 8.3 Proxmox VE imports disks from paths alone, which it allows to no token: log in as " +
+			"`root@pam` with its password there. An apply that was interrupted is continued by the next one.",
 		Attributes: attributes,
 	}
 }
@@ -46,58 +48,93 @@ func keptValue() []planmodifier.String {
 	return []planmodifier.String{stringplanmodifier.UseStateForUnknown()}
 }
 
-// proxmoxTemplatePlace are the attributes about where the template is made and
-// what of.
+// proxmoxTemplatePlace are the attributes about where the template is made.
 func proxmoxTemplatePlace() map[string]schema.Attribute {
 	replace := []planmodifier.String{stringplanmodifier.RequiresReplace()}
+	storage := []validator.String{checked("a storage", proxmox.CheckStorage)}
 	return map[string]schema.Attribute{
 		"id": schema.StringAttribute{
-			Computed: true, PlanModifiers: keptValue(),
-			MarkdownDescription: "Node and id of the template, `pve1/9000`, as import takes it.",
+			Computed:            true,
+			MarkdownDescription: "Node and id of the template as import takes them, `pve1/9000`; on several nodes `pve1/9000,pve2/9001`.",
 		},
 		"node_name": schema.StringAttribute{
-			Required: true, PlanModifiers: replace, Validators: []validator.String{stringvalidator.LengthAtLeast(1)},
-			MarkdownDescription: "Node that the template is made on. With local storage it can be cloned on that node only.",
+			Optional: true, PlanModifiers: replace,
+			Validators:          []validator.String{checked("a node", proxmox.CheckNode), stringvalidator.ExactlyOneOf(path.MatchRoot("node_name"), path.MatchRoot("node_names"))},
+			MarkdownDescription: "Node that the template is made on. With local storage it can be cloned on that node only; `node_names` makes one on each.",
+		},
+		"node_names": schema.SetAttribute{
+			Optional: true, ElementType: types.StringType,
+			Validators: []validator.Set{setvalidator.SizeAtLeast(1), setvalidator.ValueStringsAre(checked("a node", proxmox.CheckNode))},
+			MarkdownDescription: "Nodes that a template is made on each, for storage that is local to each. Every one gets a tag of its own, see `node_tags`. " +
+				"Nodes can be added and taken away in place.",
+		},
+		"node_tag_prefix": schema.StringAttribute{
+			Optional: true, Validators: []validator.String{checked("the beginning of a tag", proxmox.CheckTag)},
+			MarkdownDescription: "The tag that tells a template from those on the other `node_names` is this, a dash and the node. Defaults to the template's name.",
 		},
 		"vm_id": schema.Int64Attribute{
 			Optional: true, Computed: true,
-			PlanModifiers:       []planmodifier.Int64{int64planmodifier.RequiresReplaceIfConfigured(), int64planmodifier.UseStateForUnknown()},
-			Validators:          []validator.Int64{int64validator.Between(100, 999999999)},
-			MarkdownDescription: "Id of the template. Defaults to the next free one of the cluster.",
+			PlanModifiers: []planmodifier.Int64{int64planmodifier.RequiresReplaceIfConfigured()},
+			Validators: []validator.Int64{int64validator.Between(100, 999999999),
+				int64validator.ConflictsWith(path.MatchRoot("node_names"), path.MatchRoot("vm_id_range"))},
+			MarkdownDescription: "Id of the template. Defaults to the next free one of the cluster. Null where there are several, see `vm_ids`.",
+		},
+		"vm_id_range": schema.SingleNestedAttribute{
+			Optional:            true,
+			MarkdownDescription: "Range of ids of which the lowest free one is taken when a template is made. Proxmox VE reserves none: set one aside for templates.",
+			Attributes: map[string]schema.Attribute{
+				"start": schema.Int64Attribute{Required: true, Validators: []validator.Int64{int64validator.Between(100, 999999999)}, MarkdownDescription: "First id."},
+				"end":   schema.Int64Attribute{Required: true, Validators: []validator.Int64{int64validator.Between(100, 999999999)}, MarkdownDescription: "Last id."},
+			},
+		},
+		"vm_ids": schema.MapAttribute{
+			Computed: true, ElementType: types.Int64Type,
+			MarkdownDescription: "Id of the template by node.",
+		},
+		"uuids": schema.MapAttribute{
+			Computed: true, ElementType: types.StringType,
+			MarkdownDescription: "SMBIOS UUID of the template by node: its identity, since Proxmox VE uses ids again.",
+		},
+		"node_tags": schema.MapAttribute{
+			Computed: true, ElementType: nodeTagsType,
+			MarkdownDescription: "All tags of the template by node, as a template selector (`matchTags`) of Cluster API's Proxmox provider takes them: it wants one " +
+				"match in the whole cluster. Make one ProxmoxMachineTemplate for each node.",
 		},
 		"storage": schema.StringAttribute{
-			Required: true, PlanModifiers: replace, Validators: []validator.String{stringvalidator.LengthAtLeast(1)},
-			MarkdownDescription: "Storage for the template's disks, with content `images`.",
+			Required: true, PlanModifiers: replace, Validators: storage,
+			MarkdownDescription: "Storage for the template's disks, with content `images`. A shared one serves all nodes with a single template.",
 		},
 		"import_storage": schema.StringAttribute{
-			Optional: true, Computed: true, PlanModifiers: keptValue(),
-			MarkdownDescription: "Storage with content `import` that the image file is brought to. Defaults to the node's first. Used when a template is made.",
+			Optional: true, Validators: storage,
+			MarkdownDescription: "Storage that the image file is brought to: one with content `import` from Proxmox VE 8.4 on, with content `iso` before. Defaults to the " +
+				"node's first. Used when a template is made.",
 		},
 		"keep_image": schema.BoolAttribute{
 			Optional: true, Computed: true, Default: booldefault.StaticBool(false),
 			MarkdownDescription: "Leave the image file in the import storage until the template is destroyed. Defaults to `false`: it is deleted once it is imported.",
 		},
-		"schematic_id": schema.StringAttribute{
+		"upload_image": schema.BoolAttribute{
+			Optional: true, Computed: true, Default: booldefault.StaticBool(false),
+			MarkdownDescription: "Let the image go by way of the machine that runs Terraform, for nodes that cannot reach it. Defaults to `false`. A node whose download " +
+				"fails is helped in this way anyhow. Used when a template is made.",
+		},
+		"image_transfer": schema.MapNestedAttribute{
 			Computed:            true,
-			MarkdownDescription: "Id of the image's schematic at any Image Factory, computed at plan time from extensions and kernel arguments.",
+			MarkdownDescription: "How the image came to each node, and why so. Empty for nodes whose template was imported into the state.",
+			NestedObject: schema.NestedAttributeObject{Attributes: map[string]schema.Attribute{
+				"method": schema.StringAttribute{Computed: true, MarkdownDescription: "`download` (by the node), `upload` (by way of this machine), or `download_iso` and " +
+					"`upload_iso`, the same among the ISO images."},
+				"reason": schema.StringAttribute{Computed: true, MarkdownDescription: "Why this one was chosen."},
+			}},
 		},
-		"image_url": schema.StringAttribute{
-			Computed: true, MarkdownDescription: "Address of the image, computed at plan time.",
+		"family": schema.StringAttribute{
+			Optional: true, Validators: []validator.String{stringvalidator.LengthBetween(1, familyLabelLength)},
+			MarkdownDescription: "What the templates that follow one another have in common, for `keep_last`: a name that no other resource uses on these nodes.",
 		},
-		"disk_size": schema.Int64Attribute{
-			Optional: true, Computed: true,
-			PlanModifiers:       []planmodifier.Int64{int64planmodifier.RequiresReplaceIfConfigured(), int64planmodifier.UseStateForUnknown()},
-			Validators:          []validator.Int64{int64validator.Between(1, 131072)},
-			MarkdownDescription: "Size of the boot disk in GiB. Defaults to that of the image; clones can be larger. A machine needs about 10 GiB.",
-		},
-		"bios": schema.StringAttribute{
-			Optional: true, Computed: true, Default: stringdefault.StaticString("ovmf"), PlanModifiers: replace,
-			Validators:          []validator.String{stringvalidator.OneOf("ovmf", "seabios")},
-			MarkdownDescription: "Firmware: `ovmf` (UEFI, with an EFI disk without enrolled keys, machine type q35; the default) or `seabios`.",
-		},
-		"uuid": schema.StringAttribute{
-			Computed: true, PlanModifiers: keptValue(),
-			MarkdownDescription: "SMBIOS UUID of the template: its identity, since Proxmox VE uses ids again.",
+		"keep_last": schema.Int64Attribute{
+			Optional: true, Validators: []validator.Int64{int64validator.Between(0, 100)},
+			MarkdownDescription: "How many earlier templates of the `family` stay when a new one takes their place, so that machines can still be made of them by id. " +
+				"They lose their tags. Older ones are deleted, unless linked clones use them or they are protected. Defaults to `0`. A destroy deletes all of them.",
 		},
 		"instance": schema.StringAttribute{
 			Computed: true, PlanModifiers: keptValue(),
@@ -106,99 +143,45 @@ func proxmoxTemplatePlace() map[string]schema.Attribute {
 	}
 }
 
-// proxmoxTemplateSettings are the attributes that are changed in place.
-func proxmoxTemplateSettings() map[string]schema.Attribute {
+// proxmoxTemplateHardware are the attributes that a template has for good.
+func proxmoxTemplateHardware() map[string]schema.Attribute {
 	return map[string]schema.Attribute{
-		"name": schema.StringAttribute{
-			Optional: true, Computed: true, Validators: []validator.String{checked("a DNS name", proxmox.CheckName)},
-			MarkdownDescription: "Name of the template. Defaults to `talos-<version>-<first eight digits of the schematic>`.",
-		},
-		"description": schema.StringAttribute{
-			Optional: true, Validators: []validator.String{stringvalidator.LengthBetween(1, 6000)},
-			MarkdownDescription: "Notes of the template. A line with this provider's mark is added below.",
-		},
-		"tags": schema.SetAttribute{
-			Optional: true, ElementType: types.StringType,
-			Validators:          []validator.Set{setvalidator.SizeAtLeast(1), setvalidator.ValueStringsAre(checked("a tag", proxmox.CheckTag))},
-			MarkdownDescription: "Tags, in lower case. Clones inherit them. A template selector of Cluster API's Proxmox provider wants one match in the whole cluster.",
-		},
-		"cpu_type": schema.StringAttribute{
-			Optional: true, Computed: true, Default: stringdefault.StaticString("x86-64-v2-AES"), Validators: []validator.String{stringvalidator.LengthAtLeast(1)},
-			MarkdownDescription: "Type of the CPU. Defaults to `x86-64-v2-AES`, the least that Talos boots on; `host` is faster where no machine is migrated.",
-		},
-		"cores": schema.Int64Attribute{
-			Optional: true, Computed: true, Default: int64default.StaticInt64(2), Validators: []validator.Int64{int64validator.Between(1, 512)},
-			MarkdownDescription: "Cores. Defaults to 2; machines made by Cluster API set their own.",
-		},
-		"memory": schema.Int64Attribute{
-			Optional: true, Computed: true, Default: int64default.StaticInt64(2048), Validators: []validator.Int64{int64validator.Between(256, 16777216)},
-			MarkdownDescription: "Memory in MiB. Defaults to 2048; machines made by Cluster API set their own.",
-		},
-		"agent": schema.BoolAttribute{
+		"disk_size": schema.Int64Attribute{
 			Optional: true, Computed: true,
-			MarkdownDescription: "The guest runs the QEMU guest agent. Defaults to whether the extension `siderolabs/qemu-guest-agent` is in the image.",
+			PlanModifiers:       []planmodifier.Int64{int64planmodifier.RequiresReplaceIfConfigured(), int64planmodifier.UseStateForUnknown()},
+			Validators:          []validator.Int64{int64validator.Between(1, 131072)},
+			MarkdownDescription: "Size of the boot disk in GiB. Defaults to that of the image; clones can be larger. A Talos machine needs about 10 GiB.",
 		},
-		"bridge": schema.StringAttribute{
-			Optional: true, Computed: true, Default: stringdefault.StaticString("vmbr0"),
-			MarkdownDescription: "Bridge of the first network device. Defaults to `vmbr0`; an empty string leaves the device out.",
-		},
-		"vlan_id": schema.Int64Attribute{
-			Optional: true, Validators: []validator.Int64{int64validator.Between(1, 4094)},
-			MarkdownDescription: "VLAN tag of the first network device.",
-		},
-	}
-}
-
-func talosImageAttribute() schema.SingleNestedAttribute {
-	replace := []planmodifier.String{stringplanmodifier.RequiresReplace()}
-	return schema.SingleNestedAttribute{
-		Required:            true,
-		MarkdownDescription: "The Talos image. Everything in it but `factory_url` makes a new template when it changes.",
-		Attributes: map[string]schema.Attribute{
-			"version": schema.StringAttribute{
-				Required: true, PlanModifiers: replace, Validators: []validator.String{checked("a Talos version", talos.CheckVersion)},
-				MarkdownDescription: "Talos release, for example `v1.13.7`.",
-			},
-			"extensions": schema.SetAttribute{
-				Optional: true, ElementType: types.StringType, Validators: []validator.Set{setvalidator.SizeAtLeast(1)},
-				MarkdownDescription: "Official system extensions, for example `siderolabs/qemu-guest-agent`.",
-			},
-			"extra_kernel_args": schema.ListAttribute{
-				Optional: true, ElementType: types.StringType,
-				MarkdownDescription: "Kernel arguments to add, in this order.",
-			},
-			"architecture": schema.StringAttribute{
-				Optional: true, Computed: true, Default: stringdefault.StaticString(talos.Architectures[0]), PlanModifiers: replace,
-				Validators:          []validator.String{stringvalidator.OneOf(talos.Architectures...)},
-				MarkdownDescription: "`amd64` (the default) or `arm64`.",
-			},
-			"factory_url": schema.StringAttribute{
-				Optional: true, Computed: true, Default: stringdefault.StaticString(talos.DefaultFactory),
-				MarkdownDescription: "Address of the Image Factory, which both Proxmox VE and this machine must reach. Defaults to `" + talos.DefaultFactory + "`.",
+		"disk": schema.SingleNestedAttribute{
+			Optional: true, Computed: true, Default: defaultDisk(), PlanModifiers: []planmodifier.Object{objectplanmodifier.RequiresReplace()},
+			MarkdownDescription: "Options of the boot disk, `scsi0`.",
+			Attributes: map[string]schema.Attribute{
+				"discard":  schema.BoolAttribute{Optional: true, Computed: true, Default: booldefault.StaticBool(true), MarkdownDescription: "Pass the guest's TRIM on to the storage. Defaults to `true`."},
+				"ssd":      schema.BoolAttribute{Optional: true, Computed: true, Default: booldefault.StaticBool(true), MarkdownDescription: "Show the disk as a solid state disk. Defaults to `true`."},
+				"iothread": schema.BoolAttribute{Optional: true, Computed: true, Default: booldefault.StaticBool(false), MarkdownDescription: "A thread of its own, with `scsi_controller = \"virtio-scsi-single\"`. Defaults to `false`."},
+				"cache": schema.StringAttribute{
+					Optional: true, Validators: []validator.String{stringvalidator.OneOf(proxmox.DiskCaches...)},
+					MarkdownDescription: "Cache mode, such as `writeback`. Defaults to Proxmox VE's own.",
+				},
 			},
 		},
-	}
-}
-
-// checkedValidator runs an engine's own check on a string.
-type checkedValidator struct {
-	what  string
-	check func(string) error
-}
-
-func checked(what string, check func(string) error) validator.String {
-	return checkedValidator{what: what, check: check}
-}
-
-func (v checkedValidator) Description(context.Context) string         { return "must be " + v.what }
-func (v checkedValidator) MarkdownDescription(context.Context) string { return "must be " + v.what }
-
-// ValidateString reports the check's own words.
-func (v checkedValidator) ValidateString(_ context.Context, req validator.StringRequest, resp *validator.StringResponse) {
-	if !given(req.ConfigValue) {
-		return
-	}
-	if err := v.check(req.ConfigValue.ValueString()); err != nil {
-		resp.Diagnostics.AddAttributeError(req.Path, "Unable to use the value", sentence(err.Error()))
+		"bios": schema.StringAttribute{
+			Optional: true, Computed: true, Default: stringDefault("ovmf"), PlanModifiers: []planmodifier.String{stringplanmodifier.RequiresReplace()},
+			Validators:          []validator.String{stringvalidator.OneOf("ovmf", "seabios")},
+			MarkdownDescription: "Firmware: `ovmf` (UEFI with an EFI disk; the default) or `seabios`.",
+		},
+		"pre_enrolled_keys": schema.BoolAttribute{
+			Optional: true, Computed: true, Default: booldefault.StaticBool(false), PlanModifiers: replacedBool(),
+			MarkdownDescription: "Put the keys of Microsoft and the distributions into the EFI disk, which turns Secure Boot on with them. Defaults to `false`, as Talos wants it: " +
+				"its plain images are not signed, and its Secure Boot images enrol their own keys at the first boot.",
+		},
+		"tpm": schema.BoolAttribute{
+			Optional: true, Computed: true, Default: booldefault.StaticBool(false), PlanModifiers: replacedBool(),
+			MarkdownDescription: "Give machines a TPM 2.0, for example for disk encryption bound to it. Defaults to `false`.",
+		},
+		"cloud_init_storage": schema.StringAttribute{
+			Optional: true, PlanModifiers: []planmodifier.String{stringplanmodifier.RequiresReplace()}, Validators: []validator.String{checked("a storage", proxmox.CheckStorage)},
+			MarkdownDescription: "Storage for Proxmox VE's own cloud-init drive. By default there is none: Cluster API's Proxmox provider attaches a drive of its own, and the two would compete.",
+		},
 	}
 }

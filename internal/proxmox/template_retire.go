@@ -63,6 +63,9 @@ func (c *Client) PruneTemplates(ctx context.Context, node, family string, keep i
 	return left, nil
 }
 
+// Family is what the template has in common with those before and after it.
+func (t Template) Family() string { return t.mark.Family }
+
 // HasSuccessor says whether the node has another template of t's family that has
 // not retired: then t is being replaced.
 func (c *Client) HasSuccessor(ctx context.Context, t Template) (bool, error) {

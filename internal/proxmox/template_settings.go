@@ -5,6 +5,7 @@ package proxmox
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -181,6 +182,11 @@ func (t TemplateSettings) config(m mark, macs map[string]string) map[string]stri
 		out[name] = device.option(macs[name])
 	}
 	return out
+}
+
+// Same says whether two settings mean the same to Proxmox VE.
+func (t TemplateSettings) Same(o TemplateSettings) bool {
+	return t.Pool == o.Pool && maps.Equal(t.config(mark{}, nil), o.config(mark{}, nil))
 }
 
 // option is the device in Proxmox VE's notation. mac, when not empty, keeps its

@@ -6,6 +6,7 @@ package proxmox
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -197,4 +198,32 @@ func splitVolume(volume string) (storage, content string) {
 	storage, rest, _ := strings.Cut(volume, ":")
 	content, _, _ = strings.Cut(rest, "/")
 	return storage, content
+}
+
+// NodesWithoutStorage answers the other nodes of the cluster on which machines
+// cannot be cloned from a template whose disks are in a storage of this node:
+// all of them where it is local, none where it is shared.
+func (c *Client) NodesWithoutStorage(ctx context.Context, node, storage string) ([]string, error) {
+	list, err := c.storages(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(list, func(s storageInfo) bool { return s.Name == storage })
+	if i < 0 || list[i].Shared == 1 {
+		return nil, nil
+	}
+	var nodes []struct {
+		Node string `json:"node"`
+	}
+	if err := c.get(ctx, "/nodes", nil, &nodes); err != nil {
+		return nil, fmt.Errorf("listing the nodes of the cluster: %w", err)
+	}
+	var others []string
+	for _, n := range nodes {
+		if n.Node != node {
+			others = append(others, n.Node)
+		}
+	}
+	slices.Sort(others)
+	return others, nil
 }
