@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/terraform-plugin-framework-validators/stringvalidator"
 	"github.com/hashicorp/terraform-plugin-framework/datasource"
+	"github.com/hashicorp/terraform-plugin-framework/function"
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/provider"
 	"github.com/hashicorp/terraform-plugin-framework/provider/schema"
@@ -32,6 +33,7 @@ const (
 var (
 	_ provider.Provider                   = (*capiProvider)(nil)
 	_ provider.ProviderWithValidateConfig = (*capiProvider)(nil)
+	_ provider.ProviderWithFunctions      = (*capiProvider)(nil)
 )
 
 // New answers a maker of the provider, as the plugin server wants it. version
@@ -67,7 +69,17 @@ func (p *capiProvider) Resources(context.Context) []func() resource.Resource {
 
 // DataSources lists every data source, one a line.
 func (p *capiProvider) DataSources(context.Context) []func() datasource.DataSource {
-	return []func() datasource.DataSource{}
+	return []func() datasource.DataSource{
+		newTalosImageDataSource,
+	}
+}
+
+// Functions lists every function, one a line.
+func (p *capiProvider) Functions(context.Context) []func() function.Function {
+	return []func() function.Function{
+		newTalosSchematicIDFunction,
+		newTalosImageURLFunction,
+	}
 }
 
 func (p *capiProvider) Metadata(_ context.Context, _ provider.MetadataRequest, resp *provider.MetadataResponse) {

@@ -79,6 +79,9 @@ func (d *DiskImage) Check(ctx context.Context) error {
 	return err
 }
 
+// Installer answers the container image that goes with the disk image.
+func (d *DiskImage) Installer() (string, error) { return d.image.Installer() }
+
 // Prepare makes the schematic known to the factory, after asking it whether it
 // serves the version with these extensions. A list that cannot be read is no
 // reason to fail: the image's own answer decides.

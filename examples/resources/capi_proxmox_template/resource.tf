@@ -1,31 +1,18 @@
-# A template with Talos and the guest agent, on the first free id.
+# A template with Talos and the guest agent, on the first free id of a range.
 resource "capi_proxmox_template" "talos" {
-  node_name = "pve1"
-  storage   = "local-lvm"
-  tags      = ["talos", "capi"]
+  node_name   = "pve1"
+  storage     = "ceph"
+  tags        = ["talos", "capi"]
+  vm_id_range = { start = 9000, end = 9099 }
 
   talos = {
     version    = "v1.13.7"
     extensions = ["siderolabs/qemu-guest-agent"]
   }
-}
 
-# One template per node, for storage that is local to each. The tag is what a
-# template selector of Cluster API's Proxmox provider picks: one match each.
-resource "capi_proxmox_template" "per_node" {
-  for_each = toset(["pve1", "pve2", "pve3"])
-
-  node_name = each.key
-  storage   = "local-zfs"
-  tags      = ["talos-v1.13.7-${each.key}"]
-  cpu_type  = "host"
-  disk_size = 10
-
-  talos = {
-    version           = "v1.13.7"
-    extensions        = ["siderolabs/qemu-guest-agent"]
-    extra_kernel_args = ["net.ifnames=0"]
-  }
+  # The two templates before this one stay for machines that are made by id.
+  family    = "talos"
+  keep_last = 2
 
   # A new version makes a new template before the old one goes.
   lifecycle {
