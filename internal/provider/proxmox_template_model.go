@@ -119,7 +119,6 @@ var (
 		"queues": types.Int64Type, "rate": types.Int64Type, "firewall": types.BoolType,
 	}
 	diskTypes          = map[string]attr.Type{"discard": types.BoolType, "ssd": types.BoolType, "iothread": types.BoolType, "cache": types.StringType}
-	vmIDRangeTypes     = map[string]attr.Type{"start": types.Int64Type, "end": types.Int64Type}
 	imageTransferTypes = map[string]attr.Type{"method": types.StringType, "reason": types.StringType}
 	nodeTagsType       = types.SetType{ElemType: types.StringType}
 )

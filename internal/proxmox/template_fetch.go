@@ -105,7 +105,7 @@ func (b *build) fill(ctx context.Context, out *os.File) (int64, error) {
 	algorithm, want := image.Checksum()
 	var sum hash.Hash
 	in, sink := io.Pipe()
-	var served io.Writer = io.MultiWriter(sink, &meter{total: b.served, say: func(done string) { b.report(ctx, "image", "fetching %s: %s", name, done) }})
+	served := io.MultiWriter(sink, &meter{total: b.served, say: func(done string) { b.report(ctx, "image", "fetching %s: %s", name, done) }})
 	if want != "" {
 		sum = hashes[algorithm]()
 		served = io.MultiWriter(served, sum)
