@@ -133,7 +133,14 @@ func (s *Simulator) strike(w http.ResponseWriter, r *http.Request, f *Fault) (do
 // fork starts a task of this call, which fails where a fault says so.
 func (c *call) fork(node, typ, id string, who principal, takes time.Duration, do func(*worker) error) string {
 	if text := c.failTask; text != "" {
-		do = func(*worker) error { return errors.New(text) }
+		do = func(w *worker) error {
+			return w.locked(func() error {
+				if typ == "qmcreate" { // which leaves nothing when it fails
+					w.state.forgetVM(c.integer("vmid"))
+				}
+				return errors.New(text)
+			})
+		}
 	}
 	return c.Simulator.fork(node, typ, id, who, takes, do)
 }

@@ -25,9 +25,11 @@ func TestReleasesDiffer(t *testing.T) {
 		regenerate             int
 		bz2                    bool
 	}{
+		"8.1": {"content", "content", false, "VM.Monitor", "no such token 'no' for user 'root@pam'", 400, false},
 		"8.2": {"content", "content", false, "VM.Monitor", "no such token 'no' for user 'root@pam'", 400, false},
 		"8.3": {"ending", "ok", false, "VM.Monitor", "no such token 'no' for user 'root@pam'", 400, true},
 		"8.4": {"ok", "ok", true, "VM.Monitor", "no such token 'no' for user 'root@pam'", 400, true},
+		"9.0": {"ok", "ok", true, "VM.GuestAgent.Audit|VM.GuestAgent.Unrestricted", "no such token 'no' for user 'root@pam'", 400, true},
 		"9.1": {"ok", "ok", true, "VM.GuestAgent.Audit|VM.GuestAgent.Unrestricted", "no such token 'no' for user 'root@pam'", 400, true},
 		"9.2": {"ok", "ok", true, "VM.GuestAgent.Audit|VM.GuestAgent.Unrestricted", "Authentication failed!", 200, true},
 	} {
