@@ -102,58 +102,91 @@ func slow(o *pvesim.Options) {
 	o.Timing = pvesim.Timing{Create: d, Config: d, Resize: d, Template: d, Delete: d, Download: d, Upload: d, DeleteVolume: d}
 }
 
-// templateWrites are the writing calls of an undisturbed run.
-func templateWrites(t *testing.T) []string {
-	r := newRig(t, slow)
+// way is a way on which an image comes, for tests that interrupt it.
+type way struct {
+	options func(*pvesim.Options)
+	client  func(*rig) *Client
+	spec    func(*rig) TemplateSpec
+}
+
+var ways = map[string]way{
+	TransferDownload: {slow, func(r *rig) *Client { return r.client() }, (*rig).spec},
+	TransferUpload: {slow, func(r *rig) *Client { return r.client() }, func(r *rig) TemplateSpec {
+		spec := r.spec()
+		spec.Upload = true
+		return spec
+	}},
+	TransferDownloadISO: {func(o *pvesim.Options) { o.Release = "8.1"; isoOnly(o); slow(o) }, (*rig).root, (*rig).spec},
+}
+
+// rig is a rig for the way, and ensure one run on it.
+func (w way) rig(t *testing.T) *rig { return newRig(t, w.options) }
+
+func (w way) ensure(ctx context.Context, r *rig, instance string) (Template, error) {
+	return w.client(r).EnsureTemplate(ctx, w.spec(r), instance, nil, func(Template) {})
+}
+
+// writes are the writing calls of an undisturbed run.
+func (w way) writes(t *testing.T) []string {
+	t.Helper()
+	r := w.rig(t)
 	r.faults.strike(0, false, nil)
-	r.make(r.spec())
-	return r.faults.calls()
+	if _, err := w.ensure(t.Context(), r, uuid.NewString()); err != nil {
+		t.Fatal(err)
+	}
+	calls := r.faults.calls()
+	if len(calls) < 6 {
+		t.Fatalf("an undisturbed run writes only %v", calls)
+	}
+	return calls
+}
+
+// atEveryWrite runs a test for each writing call of each way, to be struck
+// before or after it is carried out.
+func atEveryWrite(t *testing.T, test func(t *testing.T, w way, n int, after bool)) {
+	t.Helper()
+	for name, w := range ways {
+		for i, call := range w.writes(t) {
+			for _, after := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s %d %s after=%v", name, i+1, call, after), func(t *testing.T) {
+					t.Parallel()
+					test(t, w, i+1, after)
+				})
+			}
+		}
+	}
 }
 
 func TestARunThatIsKilledAtAnyWriteIsFinishedByTheNextOne(t *testing.T) {
-	writes := templateWrites(t)
-	if len(writes) < 6 {
-		t.Fatalf("an undisturbed run writes only %v", writes)
-	}
-	for i, call := range writes {
-		for _, after := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d %s after=%v", i+1, call, after), func(t *testing.T) {
-				t.Parallel()
-				r := newRig(t, slow)
-				ctx, kill := context.WithCancel(t.Context())
-				defer kill()
-				r.faults.strike(i+1, after, kill)
-				if _, err := r.client().EnsureTemplate(ctx, r.spec(), uuid.NewString(), nil, func(Template) {}); err == nil {
-					t.Fatal("the killed run reports success")
-				}
-				r.faults.strike(0, false, nil)
-				instance := uuid.NewString()
-				made, err := r.client().EnsureTemplate(t.Context(), r.spec(), instance, nil, func(Template) {})
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.exactlyOne(made, instance)
-			})
+	atEveryWrite(t, func(t *testing.T, w way, n int, after bool) {
+		r := w.rig(t)
+		ctx, kill := context.WithCancel(t.Context())
+		defer kill()
+		r.faults.strike(n, after, kill)
+		if _, err := w.ensure(ctx, r, uuid.NewString()); err == nil {
+			t.Fatal("the killed run reports success")
 		}
-	}
+		r.faults.strike(0, false, nil)
+		instance := uuid.NewString()
+		made, err := w.ensure(t.Context(), r, instance)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.exactlyOne(made, instance)
+	})
 }
 
 func TestARunWhoseAnswerGetsLostGoesOnByItself(t *testing.T) {
-	for i, call := range templateWrites(t) {
-		for _, after := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d %s after=%v", i+1, call, after), func(t *testing.T) {
-				t.Parallel()
-				r := newRig(t, slow)
-				r.faults.strike(i+1, after, nil)
-				instance := uuid.NewString()
-				made, err := r.client().EnsureTemplate(t.Context(), r.spec(), instance, nil, func(Template) {})
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.exactlyOne(made, instance)
-			})
+	atEveryWrite(t, func(t *testing.T, w way, n int, after bool) {
+		r := w.rig(t)
+		r.faults.strike(n, after, nil)
+		instance := uuid.NewString()
+		made, err := w.ensure(t.Context(), r, instance)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		r.exactlyOne(made, instance)
+	})
 }
 
 // exactlyOne fails the test unless the template is all there is.
