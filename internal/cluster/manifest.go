@@ -10,6 +10,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,8 +23,11 @@ import (
 type Object struct {
 	*unstructured.Unstructured
 	// Document counts the documents of the text from 1; Line is the line of the
-	// text on which the document starts, from 1.
+	// text, as the user wrote it, on which the document starts, from 1.
 	Document, Line int
+	// places holds the lines of the fields, origins turns them into the user's.
+	places  map[string]place
+	origins origins
 }
 
 // Ref names the object as people do: kind namespace/name.
@@ -39,33 +43,6 @@ func refOf(u *unstructured.Unstructured) string {
 // Manifest is a parsed text of Kubernetes objects.
 type Manifest struct {
 	Objects []Object
-}
-
-// Problem is something wrong in a manifest's text.
-type Problem struct {
-	// Document and Line say where, both from 1; 0 means the text as a whole.
-	Document, Line int
-	// Object names the object concerned, if it got that far.
-	Object string
-	// Message says what is wrong and what would be right.
-	Message string
-}
-
-func (p Problem) Error() string {
-	var where []string
-	if p.Document > 0 {
-		where = append(where, fmt.Sprintf("document %d", p.Document))
-	}
-	if p.Line > 0 {
-		where = append(where, fmt.Sprintf("line %d", p.Line))
-	}
-	if p.Object != "" {
-		where = append(where, p.Object)
-	}
-	if len(where) == 0 {
-		return p.Message
-	}
-	return strings.Join(where, ", ") + ": " + p.Message
 }
 
 // placeholder matches ${NAME}, and $${NAME}, which stands for itself.
@@ -89,56 +66,89 @@ func Placeholders(text string) []string {
 	return slices.Compact(names)
 }
 
-// Fill replaces each ${NAME} of text by values[NAME] and $${NAME} by ${NAME}. A
-// placeholder without a value is an error that names all such, and so is a value
-// that no placeholder asks for, since it is a misspelling in nearly every case.
-func Fill(text string, values map[string]string) (string, error) {
+// Load replaces each ${NAME} of text by values[NAME] and $${NAME} by ${NAME}, and
+// parses the result. A placeholder without a value is a [Problem], and so is a
+// value that no placeholder asks for, since it is a misspelling in nearly every
+// case; all problems are answered together. Their lines are those of text,
+// however many lines a value has.
+func Load(text string, values map[string]string) (*Manifest, error) {
+	filled, lines, err := fill(text, values)
+	if err != nil {
+		return nil, err
+	}
+	return parse(filled, lines)
+}
+
+// origins holds for each line of a filled text the line of the text that it
+// comes from; nil where both are the same.
+type origins []int
+
+func (o origins) of(line int) int {
+	if o == nil {
+		return line
+	}
+	return o[min(max(line, 1), len(o))-1]
+}
+
+func fill(text string, values map[string]string) (string, origins, error) {
+	if err := checkPlaceholders(text, values); err != nil {
+		return "", nil, err
+	}
+	var filled []string
+	var lines origins
+	for i, line := range strings.Split(text, "\n") {
+		if !isComment(line) {
+			line = placeholder.ReplaceAllStringFunc(line, func(m string) string {
+				if strings.HasPrefix(m, "$$") {
+					return m[1:]
+				}
+				return values[m[2:len(m)-1]]
+			})
+		}
+		for part := range strings.SplitSeq(line, "\n") {
+			filled, lines = append(filled, part), append(lines, i+1)
+		}
+	}
+	return strings.Join(filled, "\n"), lines, nil
+}
+
+func checkPlaceholders(text string, values map[string]string) error {
 	var problems []error
 	names := Placeholders(text)
 	for _, name := range names {
 		if _, ok := values[name]; !ok {
-			problems = append(problems, fmt.Errorf("the placeholder ${%s} has no value in substitutions", name))
+			problems = append(problems, Problem{Line: lineOfPlaceholder(text, name), Message: fmt.Sprintf("the placeholder ${%s} has no value in substitutions", name)})
 		}
 	}
-	for name := range values {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !slices.Contains(names, name) {
-			problems = append(problems, fmt.Errorf("the substitution %s is used nowhere in the manifest", name))
+			problems = append(problems, Problem{Input: InSubstitutions, Message: fmt.Sprintf("the substitution %s is used nowhere in the manifest", name)})
 		}
 	}
-	if len(problems) > 0 {
-		slices.SortFunc(problems, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-		return "", errors.Join(problems...)
-	}
-	lines := strings.Split(text, "\n")
-	for i, line := range lines {
-		if isComment(line) {
-			continue
+	return errors.Join(problems...)
+}
+
+func lineOfPlaceholder(text, name string) int {
+	for i, line := range strings.Split(text, "\n") {
+		if slices.Contains(Placeholders(line), name) {
+			return i + 1
 		}
-		lines[i] = placeholder.ReplaceAllStringFunc(line, func(m string) string {
-			if strings.HasPrefix(m, "$$") {
-				return m[1:]
-			}
-			return values[m[2:len(m)-1]]
-		})
 	}
-	return strings.Join(lines, "\n"), nil
+	return 0
 }
 
 // isComment says whether a line holds a comment alone. Comments speak of
 // placeholders, and nobody reads their values.
 func isComment(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "#") }
 
-// UnknownStandIn is put in the place of a substitution that is not known yet. A
-// number that is also a string lets the text parse wherever the value is to
-// stand; checks skip values that contain it.
-const UnknownStandIn = "900000001"
-
 // documentStart matches the line that separates two YAML documents.
 var documentStart = regexp.MustCompile(`^---(\s|$)`)
 
 // Parse reads a manifest's text, in which all placeholders are filled. All
 // problems are answered together, each as a [Problem].
-func Parse(text string) (*Manifest, error) {
+func Parse(text string) (*Manifest, error) { return parse(text, nil) }
+
+func parse(text string, source origins) (*Manifest, error) {
 	m := &Manifest{}
 	var problems []error
 	lines := strings.Split(text, "\n")
@@ -150,7 +160,7 @@ func Parse(text string) (*Manifest, error) {
 			return
 		}
 		number++
-		object, err := parseDocument(body, number, start+1)
+		object, err := parseDocument(document{body: body, number: number, before: start, origins: source})
 		if err != nil {
 			problems = append(problems, err)
 			return
@@ -181,12 +191,26 @@ func isBlank(body string) bool {
 	return true
 }
 
-func parseDocument(body string, number, line int) (Object, error) {
-	problem := Problem{Document: number, Line: line}
+// document is one document of a manifest's text.
+type document struct {
+	body string
+	// number counts the documents from 1, before the lines in front of this one.
+	number, before int
+	origins        origins
+}
+
+func parseDocument(d document) (Object, error) {
+	problem := Problem{Document: d.number, Line: d.origins.of(d.before + 1)}
 	content := map[string]any{}
-	if err := yaml.UnmarshalStrict([]byte(body), &content); err != nil {
-		problem.Line, problem.Message = yamlProblem(err, line)
+	if err := yaml.UnmarshalStrict([]byte(d.body), &content); err != nil {
+		var line int
+		line, problem.Message = yamlProblem(err)
+		problem.Line = d.origins.of(d.before + line)
 		return Object{}, problem
+	}
+	places := placesOf(d.body, "", d.before)
+	if first, ok := places[""]; ok {
+		problem.Line = d.origins.of(first.line)
 	}
 	for _, field := range []string{"apiVersion", "kind"} {
 		if text, _ := content[field].(string); text == "" {
@@ -197,7 +221,7 @@ func parseDocument(body string, number, line int) (Object, error) {
 	u := &unstructured.Unstructured{}
 	// The JSON round trip gives the numeric types that unstructured content must
 	// have; yaml answers float64 for every number.
-	raw, err := yaml.YAMLToJSON([]byte(body))
+	raw, err := yaml.YAMLToJSON([]byte(d.body))
 	if err == nil {
 		err = u.UnmarshalJSON(raw)
 	}
@@ -211,7 +235,7 @@ func parseDocument(body string, number, line int) (Object, error) {
 	case u.GetName() == "":
 		problem.Message = u.GetKind() + " has no metadata.name"
 	default:
-		return Object{Unstructured: u, Document: number, Line: line}, nil
+		return Object{Unstructured: u, Document: d.number, Line: problem.Line, places: places, origins: d.origins}, nil
 	}
 	return Object{}, problem
 }
@@ -219,20 +243,20 @@ func parseDocument(body string, number, line int) (Object, error) {
 // yamlLine finds the line that a YAML error speaks of.
 var yamlLine = regexp.MustCompile(`line (\d+): `)
 
-// yamlProblem turns a YAML error, which counts lines from the start of its
-// document, into the line of the whole text and a message without that count.
-func yamlProblem(err error, start int) (int, string) {
+// yamlProblem answers the line, from 1, of the document that a YAML error speaks
+// of, and its message without it.
+func yamlProblem(err error) (int, string) {
 	message := strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
 	message = strings.TrimPrefix(message, "yaml: ")
 	match := yamlLine.FindStringSubmatchIndex(message)
 	if match == nil {
-		return start, message
+		return 1, message
 	}
 	var line int
 	if _, scanErr := fmt.Sscanf(message[match[2]:match[3]], "%d", &line); scanErr != nil {
-		return start, message
+		return 1, message
 	}
-	return start + line - 1, message[:match[0]] + message[match[1]:]
+	return line, message[:match[0]] + message[match[1]:]
 }
 
 func (m *Manifest) duplicates() []error {

@@ -4,7 +4,6 @@
 package cluster
 
 import (
-	"slices"
 	"strings"
 	"testing"
 )
@@ -27,7 +26,7 @@ func TestFill(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := Fill(test.text, test.values)
+			got, _, err := fill(test.text, test.values)
 			checkError(t, err, test.wantErr)
 			if got != test.want {
 				t.Errorf("filled %q, want %q", got, test.want)
@@ -115,48 +114,6 @@ func TestParse(t *testing.T) {
 			checkError(t, err, test.wantErr)
 			if err == nil && len(got.Objects) != test.want {
 				t.Errorf("%d objects, want %d", len(got.Objects), test.want)
-			}
-		})
-	}
-}
-
-func TestCheck(t *testing.T) {
-	change := func(old, new string) string {
-		if !strings.Contains(article, old) {
-			t.Fatalf("the article has no %q", old)
-		}
-		return strings.ReplaceAll(article, old, new)
-	}
-	tests := map[string]struct {
-		text string
-		want []string
-	}{
-		"the article's cluster is right":                {text: article},
-		"a Secret belongs elsewhere":                    {text: article + "---\napiVersion: v1\nkind: Secret\nmetadata: {name: a}\n", want: []string{"secrets_wo"}},
-		"another namespace is told":                     {text: change("name: kmgtcp, namespace: kmgt}\nspec: {", "name: kmgtcp, namespace: other}\nspec: {"), want: []string{`namespace is "other"`}},
-		"a Cluster of another name is told":             {text: change("kind: Cluster\nmetadata: {name: kmgt", "kind: Cluster\nmetadata: {name: other"), want: []string{`named "other"`}},
-		"a manifest without a Cluster is told":          {text: strings.SplitN(article, "---\n", 2)[1], want: []string{"there is no Cluster"}},
-		"a control plane that is not there is told":     {text: change("kind: TalosControlPlane, name: kmgtcp", "kind: TalosControlPlane, name: missing"), want: []string{`spec.controlPlaneRef refers to TalosControlPlane "missing"`}},
-		"a machine template that is not there is told":  {text: change("kind: ProxmoxMachineTemplate, name: kmgtcp", "kind: ProxmoxMachineTemplate, name: missing"), want: []string{`spec.infrastructureTemplate refers to ProxmoxMachineTemplate "missing"`}},
-		"networks that overlap are told":                {text: change("10.96.0.0/12", "10.244.128.0/20"), want: []string{"overlaps"}},
-		"a network that is none is told":                {text: change("10.96.0.0/12", "10.96.0.0"), want: []string{"not a CIDR block"}},
-		"a virtual address beside the endpoint is told": {text: change("vip: {ip: 127.0.9.150}", "vip: {ip: 127.0.9.151}"), want: []string{"virtual address 127.0.9.151", "endpoint is 127.0.9.150"}},
-		"what is not known yet is not judged":           {text: strings.NewReplacer("127.0.9.150}}", UnknownStandIn+"}}", "10.96.0.0/12", UnknownStandIn).Replace(article)},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			manifest, err := Parse(test.text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			problems := manifest.Check("kmgt", "kmgt")
-			if len(test.want) == 0 && len(problems) > 0 {
-				t.Fatalf("problems %v, want none", problems)
-			}
-			for _, want := range test.want {
-				if !slices.ContainsFunc(problems, func(p Problem) bool { return strings.Contains(p.Error(), want) }) {
-					t.Errorf("problems %v do not say %q", problems, want)
-				}
 			}
 		})
 	}

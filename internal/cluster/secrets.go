@@ -3,12 +3,7 @@
 
 package cluster
 
-import (
-	"errors"
-	"fmt"
-
-	"k8s.io/apimachinery/pkg/runtime/schema"
-)
+import "errors"
 
 // ParseSecrets reads the Secret documents that go beside a manifest. No message
 // quotes any of the text, since all of it may be secret.
@@ -18,8 +13,8 @@ func ParseSecrets(text string) (*Manifest, error) {
 		return nil, secretFree(err)
 	}
 	for _, o := range parsed.Objects {
-		if o.GroupVersionKind().GroupKind() != (schema.GroupKind{Kind: "Secret"}) {
-			return nil, Problem{Document: o.Document, Line: o.Line, Message: "secrets_wo takes Secret objects only; this belongs into the manifest: " + o.GetKind()}
+		if o.GroupVersionKind().GroupKind() != secretKind {
+			return nil, Problem{Input: InSecrets, Document: o.Document, Line: o.Line, Message: "only Secrets belong here; put this " + o.GetKind() + " into the manifest"}
 		}
 	}
 	return parsed, nil
@@ -28,9 +23,11 @@ func ParseSecrets(text string) (*Manifest, error) {
 // secretFree keeps the places of the problems and drops what the YAML parser
 // quotes of the text.
 func secretFree(err error) error {
-	var problem Problem
-	if errors.As(err, &problem) {
-		return fmt.Errorf("document %d of secrets_wo, which starts near line %d, is not a Kubernetes Secret in YAML", problem.Document, problem.Line)
+	problem := Problem{Input: InSecrets}
+	var found Problem
+	if errors.As(err, &found) {
+		problem.Document, problem.Line = found.Document, found.Line
 	}
-	return errors.New("secrets_wo is not YAML")
+	problem.Message = "this is not a Kubernetes Secret in YAML"
+	return problem
 }

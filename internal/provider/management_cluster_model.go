@@ -5,13 +5,11 @@ package provider
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/hashicorp/terraform-plugin-framework-timeouts/resource/timeouts"
 	"github.com/hashicorp/terraform-plugin-framework/attr"
 	"github.com/hashicorp/terraform-plugin-framework/diag"
-	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/cluster"
@@ -78,100 +76,6 @@ func (m *managementClusterModel) nothingMadeYet() {
 		m.Machines = types.ListNull(types.ObjectType{AttrTypes: machineTypes})
 	}
 	m.SecretsWO = types.StringNull()
-}
-
-// values answers the substitutions that are known, and whether one is not.
-func (m *managementClusterModel) values(ctx context.Context) (values map[string]string, unknown []string, diags diag.Diagnostics) {
-	values = map[string]string{}
-	if m.Substitutions.IsNull() || m.Substitutions.IsUnknown() {
-		return values, nil, nil
-	}
-	members := map[string]types.String{}
-	diags = m.Substitutions.ElementsAs(ctx, &members, false)
-	for name, value := range members {
-		if value.IsUnknown() {
-			unknown = append(unknown, name)
-			continue
-		}
-		values[name] = value.ValueString()
-	}
-	return values, unknown, diags
-}
-
-// check judges the manifest from the text alone, with stand-ins for what is not
-// known yet.
-func (m *managementClusterModel) check(ctx context.Context) diag.Diagnostics {
-	if m.Manifest.IsUnknown() || m.Manifest.IsNull() || m.Name.IsUnknown() || m.Namespace.IsUnknown() {
-		return nil
-	}
-	values, unknown, diags := m.values(ctx)
-	if diags.HasError() {
-		return diags
-	}
-	for _, name := range unknown {
-		values[name] = cluster.UnknownStandIn
-	}
-	if m.Substitutions.IsUnknown() {
-		for _, name := range cluster.Placeholders(m.Manifest.ValueString()) {
-			values[name] = cluster.UnknownStandIn
-		}
-	}
-	_, err := m.parse(values)
-	for _, problem := range flatten(err) {
-		diags.AddAttributeError(path.Root("manifest"), "Unable to use the manifest", sentence(problem.Error()))
-	}
-	return diags
-}
-
-// parse fills and parses the manifest and answers all problems joined.
-func (m *managementClusterModel) parse(values map[string]string) (*cluster.Manifest, error) {
-	text, err := cluster.Fill(m.Manifest.ValueString(), values)
-	if err != nil {
-		return nil, err
-	}
-	manifest, err := cluster.Parse(text)
-	if err != nil {
-		return nil, err
-	}
-	var problems []error
-	for _, problem := range manifest.Check(m.Namespace.ValueString(), m.Name.ValueString()) {
-		problems = append(problems, problem)
-	}
-	return manifest, errors.Join(problems...)
-}
-
-// flatten answers the single errors of a joined one.
-func flatten(err error) []error {
-	if err == nil {
-		return nil
-	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var all []error
-		for _, e := range joined.Unwrap() {
-			all = append(all, flatten(e)...)
-		}
-		return all
-	}
-	return []error{err}
-}
-
-// options puts together what the engine applies. secrets is the write-only text,
-// which only the configuration has.
-func (m *managementClusterModel) options(ctx context.Context, secrets types.String) (cluster.ApplyOptions, error) {
-	values, _, diags := m.values(ctx)
-	if diags.HasError() {
-		return cluster.ApplyOptions{}, errors.New("the substitutions cannot be read")
-	}
-	manifest, err := m.parse(values)
-	if err != nil {
-		return cluster.ApplyOptions{}, err
-	}
-	options := cluster.ApplyOptions{Instance: m.Instance.ValueString(), Manifest: manifest}
-	if secrets.ValueString() == "" {
-		return options, nil
-	}
-	options.Secrets, err = cluster.ParseSecrets(secrets.ValueString())
-	return options, err
 }
 
 // set takes over what the engine found.

@@ -70,13 +70,17 @@ func (r *managementClusterResource) ModifyPlan(ctx context.Context, req resource
 	if resp.Diagnostics.HasError() {
 		return
 	}
-	resp.Diagnostics.Append(plan.check(ctx)...)
-	planPhase(ctx, resp)
-	if req.State.Raw.IsNull() || resp.Diagnostics.HasError() {
+	var secrets types.String
+	resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root("secrets_wo"), &secrets)...)
+	if req.State.Raw.IsNull() {
+		resp.Diagnostics.Append(plan.check(ctx, secrets, nil)...)
+		planPhase(ctx, resp)
 		return
 	}
 	var state managementClusterModel
 	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
+	resp.Diagnostics.Append(plan.check(ctx, secrets, &state)...)
+	planPhase(ctx, resp)
 	if resp.Diagnostics.HasError() {
 		return
 	}

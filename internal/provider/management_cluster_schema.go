@@ -37,7 +37,10 @@ func (r *managementClusterResource) Schema(ctx context.Context, _ resource.Schem
 			"manifest": schema.StringAttribute{
 				Required: true,
 				MarkdownDescription: "The cluster's objects as YAML documents, with `${NAME}` placeholders for `substitutions` (`$${NAME}` in the text itself " +
-					"stands for a literal `${NAME}`). It is checked at plan: references, networks, the virtual address, namespaces. Secrets do not belong here.",
+					"stands for a literal `${NAME}`). Several files make one text by `join(\"\\n---\\n\", ...)`. It is checked at plan, from the text alone: kinds and versions, names, " +
+					"namespaces, references, networks and addresses, the virtual address, numbers of machines, versions of Kubernetes and Talos, limits of Proxmox VE, " +
+					"Talos patches, the cloud provider, the network plugin, feature gates. What waits for a value that is known after apply is checked then, before " +
+					"anything is made. Secrets do not belong here.",
 			},
 			"substitutions": schema.MapAttribute{
 				Optional: true, ElementType: types.StringType,

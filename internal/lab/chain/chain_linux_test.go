@@ -188,11 +188,7 @@ func (w *world) manifest(template proxmox.Template, secret string) cluster.Apply
 	} {
 		values[name] = fmt.Sprint(v[variable])
 	}
-	text, err := cluster.Fill(example(w.t, "kmgt.yaml"), values)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	parsed, err := cluster.Parse(text)
+	parsed, err := cluster.Load(example(w.t, "kmgt.yaml"), values)
 	if err != nil {
 		w.t.Fatal(err)
 	}
