@@ -20,7 +20,7 @@ type Created struct {
 // record the identity first. What an earlier run left unfinished is taken over;
 // a run that is still alive is answered with [ownership.ErrHeld].
 func (h Home) Create(ctx context.Context, options ApplyOptions, started func()) (*Created, error) {
-	if err := h.EnsureNamespace(ctx); err != nil {
+	if err := h.retry(ctx, "making the namespace", func(ctx context.Context) error { return h.Client.EnsureNamespace(ctx, h.Namespace) }); err != nil {
 		return nil, err
 	}
 	held, lease, err := h.Leases.Acquire(ctx, h.Client, h.leaseKey(), options.Instance, h.Report)
@@ -43,11 +43,39 @@ func (h Home) Create(ctx context.Context, options ApplyOptions, started func()) 
 	return h.finish(held)
 }
 
-// Update applies a changed manifest and waits until the control plane answers.
-// It also finishes what a failed Create has left.
-func (h Home) Update(ctx context.Context, options ApplyOptions) (*Created, error) {
+// Update applies a changed manifest, watches the rollout that it starts, and
+// removes what left the manifest. It also finishes what a failed Create or Update
+// has left. self says that the Cluster manages itself.
+func (h Home) Update(ctx context.Context, options ApplyOptions, self, allowSingle bool) (*Created, error) {
 	options.New = false
+	cluster, err := h.Cluster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	owner, finished := cluster.Annotations[InstanceAnnotation], cluster.Annotations[FinishedAnnotation] == "true"
+	if owner == "" {
+		// Somebody else has made it, to the end.
+		finished = true
+		if err := h.Finish(ctx, options.Instance); err != nil {
+			return nil, err
+		}
+	}
+	if self {
+		if err := h.CheckRollout(ctx, options, allowSingle); err != nil {
+			return nil, err
+		}
+	}
 	if err := h.Apply(ctx, options); err != nil {
+		return nil, err
+	}
+	if !finished {
+		// Its nodes are not ready before the charts come that are applied next.
+		return h.finish(ctx)
+	}
+	if err := h.WaitRolledOut(ctx, options); err != nil {
+		return nil, err
+	}
+	if err := h.Prune(ctx, options); err != nil {
 		return nil, err
 	}
 	return h.finish(ctx)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,33 +20,74 @@ import (
 // not as they should be, as clusterctl describe does. It never fails: where the
 // tree cannot be read it says why.
 func (h Home) Tree(ctx context.Context) string {
-	objects, err := tree.Discovery(ctx, h.Client, h.Namespace, h.Name, tree.DiscoverOptions{Echo: true, ShowMachineSets: true})
-	if err != nil {
-		return fmt.Sprintf("The tree of cluster %s cannot be read: %v", h.key(""), err)
-	}
-	var b strings.Builder
-	drawTree(&b, objects, objects.GetRoot(), 0)
-	return strings.TrimRight(b.String(), "\n")
+	text, _ := h.tree(ctx)
+	return text
 }
 
-func drawTree(b *strings.Builder, objects *tree.ObjectTree, o client.Object, depth int) {
+// tree draws the tree, and answers the deepest object with a bad condition, where
+// looking closer is most likely to tell the cause; nil if there is none.
+func (h Home) tree(ctx context.Context) (string, client.Object) {
+	objects, err := tree.Discovery(ctx, h.Client, h.Namespace, h.Name, tree.DiscoverOptions{Echo: true, ShowMachineSets: true})
+	if err != nil {
+		return fmt.Sprintf("The tree of cluster %s cannot be read: %v", h.key(""), err), nil
+	}
+	d := drawing{objects: objects, worstDepth: -1}
+	d.draw(objects.GetRoot(), 0)
+	return strings.TrimRight(d.text.String(), "\n"), d.worst
+}
+
+// explain adds to the error of a wait what the Cluster's objects tell: the tree of
+// conditions, the last warnings, and a command that shows more.
+func (h Home) explain(ctx context.Context, err error) error {
+	// The context of the wait is over, and the tree is wanted all the same.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	text, worst := h.tree(ctx)
+	events, eventsErr := h.events(ctx)
+	switch {
+	case eventsErr != nil:
+		text += fmt.Sprintf("\nThe last warnings cannot be read: %v", eventsErr)
+	case len(events) > 0:
+		text += "\nLast warnings:\n" + strings.Join(events, "\n")
+	}
+	if worst != nil {
+		kind := worst.GetObjectKind().GroupVersionKind().GroupKind()
+		text += fmt.Sprintf("\nTo look closer, with a kubeconfig of the cluster that holds these objects: kubectl --namespace %s describe %s %s",
+			worst.GetNamespace(), strings.TrimSuffix(strings.ToLower(kind.Kind)+"."+kind.Group, "."), worst.GetName())
+	}
+	return fmt.Errorf("%w\n%s", err, text)
+}
+
+type drawing struct {
+	objects *tree.ObjectTree
+	text    strings.Builder
+	// worst is the deepest object with a bad condition, and how deep it is.
+	worst      client.Object
+	worstDepth int
+}
+
+func (d *drawing) draw(o client.Object, depth int) {
 	indent := strings.Repeat("  ", depth)
 	name := o.GetName()
 	if kind := o.GetObjectKind().GroupVersionKind().Kind; kind != "" && !tree.IsVirtualObject(o) {
 		name = kind + "/" + name
 	}
-	fmt.Fprintf(b, "%s%s%s\n", indent, name, state(o))
+	fmt.Fprintf(&d.text, "%s%s%s\n", indent, name, state(o))
 	for _, c := range tree.GetConditions(o) {
-		if isBad(c) {
-			fmt.Fprintf(b, "%s    %s: %s %s %s\n", indent, c.Type, c.Status, c.Reason, strings.Join(strings.Fields(c.Message), " "))
+		if !isBad(c) {
+			continue
+		}
+		fmt.Fprintf(&d.text, "%s    %s: %s %s %s\n", indent, c.Type, c.Status, c.Reason, strings.Join(strings.Fields(c.Message), " "))
+		if !tree.IsVirtualObject(o) && depth > d.worstDepth {
+			d.worst, d.worstDepth = o, depth
 		}
 	}
-	children := objects.GetObjectsByParent(o.GetUID())
+	children := d.objects.GetObjectsByParent(o.GetUID())
 	slices.SortFunc(children, func(a, b client.Object) int {
 		return strings.Compare(a.GetObjectKind().GroupVersionKind().Kind+a.GetName(), b.GetObjectKind().GroupVersionKind().Kind+b.GetName())
 	})
 	for _, child := range children {
-		drawTree(b, objects, child, depth+1)
+		d.draw(child, depth+1)
 	}
 }
 

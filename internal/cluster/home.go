@@ -7,11 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -29,21 +27,15 @@ const (
 	FinishedAnnotation = "terraform-provider-capi.io/finished"
 )
 
-// fieldOwner is the field manager of what this provider applies.
-const fieldOwner = client.FieldOwner(kube.FieldManager)
-
 // Home is the cluster that holds, and so manages, the objects of one Cluster: a
 // bootstrap cluster, another management cluster, or the Cluster itself.
 type Home struct {
-	// Client reaches it; its scheme knows core/v1, apps/v1, coordination/v1 and
-	// the core types of Cluster API.
-	Client client.Client
+	// Client reaches it.
+	Client *kube.Client
 	// Namespace and Name are the Cluster's.
 	Namespace, Name string
 	// Report takes the progress.
 	Report progress.Reporter
-	// Poll is the time between two looks; 2 s if zero.
-	Poll time.Duration
 	// Leases shortens the times of the lease; used by tests.
 	Leases kube.Leases
 }
@@ -56,23 +48,12 @@ func (h Home) key(suffix string) client.ObjectKey {
 	return client.ObjectKey{Namespace: h.Namespace, Name: h.Name + suffix}
 }
 
-func (h Home) poll() time.Duration {
-	if h.Poll == 0 {
-		return 2 * time.Second
-	}
-	return h.Poll
-}
-
-// Cluster reads the Cluster object. It answers [kube.ErrAbsent] only when the
-// API server says that it, or its very kind, is not there.
+// Cluster reads the Cluster object. [kube.IsAbsent] holds for the error only when
+// the API server says that it, or its very kind, is not there.
 func (h Home) Cluster(ctx context.Context) (*clusterv1.Cluster, error) {
 	cluster := &clusterv1.Cluster{}
-	err := h.Client.Get(ctx, h.key(""), cluster)
-	switch {
-	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
-		return nil, fmt.Errorf("cluster %s: %w", h.key(""), kube.ErrAbsent)
-	case err != nil:
-		return nil, fmt.Errorf("reading cluster %s: %w", h.key(""), err)
+	if err := h.Client.Get(ctx, h.key(""), cluster); err != nil {
+		return nil, fmt.Errorf("reading cluster %s: %w", h.key(""), kube.Classify(err))
 	}
 	return cluster, nil
 }
@@ -85,37 +66,35 @@ type Credentials struct {
 }
 
 // Credentials reads the Secrets <name>-kubeconfig (the contract of Cluster API)
-// and <name>-talosconfig (CABPT). A missing kubeconfig is [kube.ErrAbsent].
+// and <name>-talosconfig (CABPT). [kube.IsAbsent] holds for the error where there
+// is no kubeconfig.
 func (h Home) Credentials(ctx context.Context) (Credentials, error) {
-	var credentials Credentials
 	kubeconfig, err := h.secret(ctx, "-kubeconfig", "value")
 	if err != nil {
-		return credentials, err
+		return Credentials{}, err
 	}
-	credentials.Kubeconfig = kubeconfig
-	credentials.Talosconfig, err = h.secret(ctx, "-talosconfig", "talosconfig")
-	if errors.Is(err, kube.ErrAbsent) {
-		err = nil
+	talosconfig, err := h.secret(ctx, "-talosconfig", "talosconfig")
+	if err != nil && !kube.IsAbsent(err) {
+		return Credentials{}, err
 	}
-	return credentials, err
+	return Credentials{Kubeconfig: kubeconfig, Talosconfig: talosconfig}, nil
 }
 
 func (h Home) secret(ctx context.Context, suffix, field string) ([]byte, error) {
 	secret := &corev1.Secret{}
-	err := h.Client.Get(ctx, h.key(suffix), secret)
-	if apierrors.IsNotFound(err) || err == nil && len(secret.Data[field]) == 0 {
-		return nil, fmt.Errorf("secret %s: %w", h.key(suffix), kube.ErrAbsent)
+	if err := h.Client.Get(ctx, h.key(suffix), secret); err != nil {
+		return nil, fmt.Errorf("reading secret %s: %w", h.key(suffix), kube.Classify(err))
 	}
-	if err != nil {
-		return nil, fmt.Errorf("reading secret %s: %w", h.key(suffix), err)
+	if len(secret.Data[field]) == 0 {
+		return nil, fmt.Errorf("secret %s holds no %s yet: %w", h.key(suffix), field, kube.ErrAbsent)
 	}
 	return secret.Data[field], nil
 }
 
 // FindHome looks for the Cluster in each of the homes, in order, and answers the
 // first that has it, un-paused before paused: while a move is under way both may
-// hold a copy. It answers [kube.ErrAbsent] only if every home proved that it has
-// none; a home that could not be asked leaves the question open.
+// hold a copy. [kube.IsAbsent] holds for the error only if every home proved that
+// it has none; a home that could not be asked leaves the question open.
 func FindHome(ctx context.Context, homes ...Home) (*Home, *clusterv1.Cluster, error) {
 	var unknown []error
 	var paused *Home
@@ -126,7 +105,7 @@ func FindHome(ctx context.Context, homes ...Home) (*Home, *clusterv1.Cluster, er
 		case kube.IsAbsent(err):
 		case err != nil:
 			unknown = append(unknown, err)
-		case cluster.Spec.Paused != nil && *cluster.Spec.Paused:
+		case ptr.Deref(cluster.Spec.Paused, false):
 			if paused == nil {
 				paused, pausedCluster = &homes[i], cluster
 			}

@@ -5,14 +5,11 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
@@ -28,66 +25,80 @@ import (
 // comes and goes.
 const StableFor = 5 * time.Second
 
+// reported has each new state of a wait told as progress of the given phase.
+func (h Home) reported(phase string, check kube.Check) kube.Check {
+	last := ""
+	return func(ctx context.Context) (bool, string, error) {
+		done, now, err := check(ctx)
+		told := now
+		if err != nil {
+			told = err.Error()
+		}
+		if !done && told != "" && told != last {
+			last = told
+			h.Report.Report(ctx, phase, told)
+		}
+		return done, now, err
+	}
+}
+
+// wait is [kube.Wait] with progress, whose error shows the state of the Cluster.
+func (h Home) wait(ctx context.Context, phase, what string, check kube.Check) error {
+	if err := kube.Wait(ctx, what, h.reported(phase, check)); err != nil {
+		return h.explain(ctx, err)
+	}
+	return nil
+}
+
+// liveCluster reads the Cluster for a wait, which its absence ends.
+func (h Home) liveCluster(ctx context.Context) (*clusterv1.Cluster, error) {
+	cluster, err := h.Cluster(ctx)
+	if kube.IsAbsent(err) {
+		return nil, kube.Fatal(err)
+	}
+	return cluster, err
+}
+
+const pausedNow = "the Cluster is paused: nothing goes on until somebody sets spec.paused to false"
+
 // WaitInitialized waits until the control plane is initialized, the kubeconfig
 // exists and the API that it names has answered for [StableFor] unbroken. It
 // cannot wait for more: Ready nodes need a CNI and a cloud controller manager,
 // which are installed afterwards.
 func (h Home) WaitInitialized(ctx context.Context) (Credentials, error) {
-	last := ""
-	err := wait.PollUntilContextCancel(ctx, h.poll(), true, func(ctx context.Context) (bool, error) {
-		cluster, err := h.Cluster(ctx)
-		if kube.IsAbsent(err) {
-			return false, err
+	err := h.wait(ctx, "waiting-for-control-plane", "the control plane of cluster "+h.key("").String()+" to be initialized", func(ctx context.Context) (bool, string, error) {
+		cluster, err := h.liveCluster(ctx)
+		switch {
+		case err != nil:
+			return false, "", err
+		case ptr.Deref(cluster.Spec.Paused, false):
+			return false, pausedNow, nil
+		case ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false):
+			return true, "", nil
 		}
-		if err != nil {
-			h.say(ctx, &last, "waiting-for-control-plane", err.Error())
-			return false, nil
-		}
-		if ptr.Deref(cluster.Spec.Paused, false) {
-			h.say(ctx, &last, "waiting-for-control-plane", "the Cluster is paused: nothing goes on until somebody sets spec.paused to false")
-			return false, nil
-		}
-		if ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
-			return true, nil
-		}
-		h.say(ctx, &last, "waiting-for-control-plane", h.summary(ctx, cluster))
-		return false, nil
+		return false, h.summary(ctx, cluster), nil
 	})
 	if err != nil {
-		return Credentials{}, h.explain(ctx, "waiting for the control plane of cluster "+h.key("").String()+" to be initialized", err)
+		return Credentials{}, err
 	}
 	return h.waitAnswering(ctx)
-}
-
-func (h Home) say(ctx context.Context, last *string, phase, message string) {
-	if *last != message {
-		*last = message
-		h.Report.Report(ctx, phase, message)
-	}
 }
 
 func (h Home) waitAnswering(ctx context.Context) (Credentials, error) {
 	h.Report.Report(ctx, "waiting-for-api", "the control plane is initialized; waiting for its API to answer steadily")
 	var credentials Credentials
-	var since time.Time
-	var last error
-	err := wait.PollUntilContextCancel(ctx, min(h.poll(), 500*time.Millisecond), true, func(ctx context.Context) (bool, error) {
+	err := kube.WaitUnbroken(ctx, "the API of cluster "+h.key("").String()+" to answer", StableFor, func(ctx context.Context) (bool, string, error) {
 		found, err := h.Credentials(ctx)
 		if err == nil {
 			err = Answers(ctx, found.Kubeconfig)
 		}
-		if err != nil {
-			since, last = time.Time{}, err
-			return false, nil
+		if err == nil {
+			credentials = found
 		}
-		credentials = found
-		if since.IsZero() {
-			since = time.Now()
-		}
-		return time.Since(since) >= StableFor, nil
+		return err == nil, "", err
 	})
 	if err != nil {
-		return Credentials{}, h.explain(ctx, "waiting for the API of cluster "+h.key("").String()+" to answer", errors.Join(err, last))
+		return Credentials{}, h.explain(ctx, err)
 	}
 	return credentials, nil
 }
@@ -115,20 +126,14 @@ func Answers(ctx context.Context, kubeconfig []byte) error {
 // moved, and only then has its new manager taken it up after a move, which
 // carries no status.
 func (h Home) WaitAvailable(ctx context.Context) error {
-	last := ""
-	err := wait.PollUntilContextCancel(ctx, h.poll(), true, func(ctx context.Context) (bool, error) {
-		cluster, err := h.Cluster(ctx)
-		if kube.IsAbsent(err) {
-			return false, err
-		}
+	return h.wait(ctx, "waiting-for-available", "cluster "+h.key("").String()+" to be available with a node for each machine", func(ctx context.Context) (bool, string, error) {
+		cluster, err := h.liveCluster(ctx)
 		if err != nil {
-			h.say(ctx, &last, "waiting-for-nodes", err.Error())
-			return false, nil
+			return false, "", err
 		}
 		machines, err := h.Machines(ctx)
 		if err != nil {
-			h.say(ctx, &last, "waiting-for-nodes", err.Error())
-			return false, nil
+			return false, "", err
 		}
 		var missing []string
 		for _, m := range machines {
@@ -137,27 +142,15 @@ func (h Home) WaitAvailable(ctx context.Context) error {
 			}
 		}
 		if len(missing) > 0 || len(machines) == 0 {
-			h.say(ctx, &last, "waiting-for-nodes", fmt.Sprintf("%d of %d machines have a node and addresses; without: %s", len(machines)-len(missing), len(machines), strings.Join(missing, ", ")))
-			return false, nil
+			return false, fmt.Sprintf("%d of %d machines have a node and addresses; without: %s", len(machines)-len(missing), len(machines), strings.Join(missing, ", ")), nil
 		}
 		available := condition(cluster.Status.Conditions, clusterv1.ClusterAvailableCondition)
 		if available == nil || available.Status != metav1.ConditionTrue {
-			h.say(ctx, &last, "waiting-for-available", h.summary(ctx, cluster))
-			return false, nil
+			return false, h.summary(ctx, cluster), nil
 		}
 		unready, err := h.controlPlaneUnready(ctx, cluster)
-		if err != nil {
-			unready = err.Error()
-		}
-		if unready != "" {
-			h.say(ctx, &last, "waiting-for-control-plane", unready)
-		}
-		return unready == "", nil
+		return err == nil && unready == "", unready, err
 	})
-	if err != nil {
-		return h.explain(ctx, "waiting for cluster "+h.key("").String()+" to be available with a node for each machine", err)
-	}
-	return nil
 }
 
 // controlPlaneUnready answers why the control plane object is not Ready, or
@@ -171,37 +164,23 @@ func (h Home) controlPlaneUnready(ctx context.Context, cluster *clusterv1.Cluste
 	if err != nil {
 		return "", fmt.Errorf("reading the control plane: %w", err)
 	}
-	conditions, _, err := unstructured.NestedSlice(plane.Object, "status", "conditions")
-	if err != nil {
-		return "", fmt.Errorf("reading the control plane's conditions: %w", err)
-	}
-	for _, item := range conditions {
-		c, _ := item.(map[string]any)
-		if c["type"] == "Ready" && c["status"] != "True" {
-			return fmt.Sprintf("%s is not Ready: %v %v", refOf(plane), c["reason"], c["message"]), nil
-		}
+	if status, message := conditionOf(plane, "Ready"); status != "" && status != "True" {
+		return refOf(plane) + " is not Ready: " + message, nil
 	}
 	return "", nil
 }
 
 func (h Home) waitGone(ctx context.Context) error {
-	last := ""
-	err := wait.PollUntilContextCancel(ctx, h.poll(), true, func(ctx context.Context) (bool, error) {
+	return h.wait(ctx, "deleting", "cluster "+h.key("").String()+" to be gone", func(ctx context.Context) (bool, string, error) {
 		cluster, err := h.Cluster(ctx)
 		if kube.IsAbsent(err) {
-			return true, nil
+			return true, "", nil
 		}
 		if err != nil {
-			h.say(ctx, &last, "deleting", err.Error())
-			return false, nil
+			return false, "", err
 		}
-		h.say(ctx, &last, "deleting", h.summary(ctx, cluster))
-		return false, nil
+		return false, h.summary(ctx, cluster), nil
 	})
-	if err != nil {
-		return h.explain(ctx, "waiting for cluster "+h.key("").String()+" to be gone", err)
-	}
-	return nil
 }
 
 // summary is one line on how far a Cluster has come.
@@ -230,25 +209,4 @@ func condition(conditions []metav1.Condition, kind string) *metav1.Condition {
 		}
 	}
 	return nil
-}
-
-// explain adds the condition tree and the last warnings to the error of a wait.
-func (h Home) explain(ctx context.Context, what string, err error) error {
-	// The context of the wait is over, and the tree is wanted all the same.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	text := h.Tree(ctx)
-	if events := h.warnings(ctx); events != "" {
-		text += "\nLast warnings:\n" + events
-	}
-	return fmt.Errorf("%s: %w\n%s", what, err, text)
-}
-
-// warnings lists the last five warning events of the namespace, oldest first.
-func (h Home) warnings(ctx context.Context) string {
-	events, err := h.events(ctx)
-	if err != nil {
-		return "  (cannot be read: " + err.Error() + ")"
-	}
-	return strings.Join(events, "\n")
 }

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/cluster"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 )
 
@@ -73,7 +74,7 @@ func Move(ctx context.Context, source, target *Side, report progress.Reporter) (
 
 func waitAvailable(ctx context.Context, side *Side, keys []client.ObjectKey, report progress.Reporter) error {
 	for _, key := range keys {
-		home := cluster.Home{Client: side.Client, Namespace: key.Namespace, Name: key.Name, Report: report}
+		home := cluster.Home{Client: &kube.Client{Client: side.Client}, Namespace: key.Namespace, Name: key.Name, Report: report}
 		if err := home.WaitAvailable(ctx); err != nil {
 			return err
 		}

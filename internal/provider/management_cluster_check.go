@@ -168,5 +168,9 @@ func (m *managementClusterModel) options(ctx context.Context, secrets types.Stri
 	if len(problems) > 0 {
 		return cluster.ApplyOptions{}, errors.Join(problems...)
 	}
-	return cluster.ApplyOptions{Instance: m.Instance.ValueString(), Manifest: manifest, Secrets: parsed}, nil
+	ignored, err := m.ignored(ctx)
+	if err != nil {
+		return cluster.ApplyOptions{}, err
+	}
+	return cluster.ApplyOptions{Instance: m.Instance.ValueString(), Manifest: manifest, Secrets: parsed, Ignored: ignored}, nil
 }

@@ -71,7 +71,7 @@ func TestTheFirstPlanTellsMistakesInTheManifest(t *testing.T) {
 	resource.UnitTest(t, resource.TestCase{
 		Steps: []resource.TestStep{
 			step(""),
-			step(`kmgt\.yaml.*Unable to use the manifest.*line 8, Cluster kmgt/kmgt, spec\.clusterNetwork\.pods.*overlaps the network of the machines`+
+			step(`Unable to use the manifest.*line 8, Cluster kmgt/kmgt, spec\.clusterNetwork\.pods.*overlaps the network of the machines`+
 				`.*line 11, Cluster kmgt/kmgt, spec\.infrastructureRef: refers to ProxmoxCluster "other"`+
 				`.*line 29, TalosControlPlane kmgt/kmgtcp, spec\.replicas: a control plane of 2 machines`+
 				`.*line 43, .*the virtual address is 10\.0\.0\.151`+

@@ -106,6 +106,8 @@ func (r *managementClusterResource) Read(ctx context.Context, req resource.ReadR
 		failure{verb: "read", thing: state.thing(), cause: err, exists: "the state is kept as it was: what cannot be asked is unknown, not gone"}.warn(&resp.Diagnostics)
 		return
 	}
+	resp.Diagnostics.Append(state.warnOfExpiry(time.Now())...)
+	resp.Diagnostics.Append(state.refreshDrift(ctx, found.home)...)
 	resp.Diagnostics.Append(resp.State.Set(ctx, &state)...)
 }
 
@@ -159,6 +161,7 @@ func (r *managementClusterResource) refreshCredentials(ctx context.Context, stat
 	if !talos.TalosconfigStillGood([]byte(state.Talosconfig.ValueString()), credentials.Talosconfig, time.Now()) {
 		state.Talosconfig = textOrNull(string(credentials.Talosconfig))
 	}
+	state.setExpiry()
 	state.Access = accessObject(kube.Access{Kubeconfig: credentials.Kubeconfig, UID: access.UID})
 	return nil
 }
@@ -189,6 +192,7 @@ func (r *managementClusterResource) finish(ctx context.Context, m *managementClu
 		return diags
 	}
 	m.Phase = types.StringValue(phaseReady)
+	m.Drift = types.StringNull()
 	m.SecretsWO = types.StringNull()
 	return diags
 }

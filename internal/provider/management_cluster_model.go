@@ -31,10 +31,16 @@ type managementClusterModel struct {
 	Substitutions        types.Map      `tfsdk:"substitutions"`
 	SecretsWO            types.String   `tfsdk:"secrets_wo"`
 	SecretsWOVersion     types.String   `tfsdk:"secrets_wo_version"`
+	IgnoreFields         types.List     `tfsdk:"ignore_fields"`
+	AllowSinglePlane     types.Bool     `tfsdk:"allow_single_control_plane"`
 	ForceDestroy         types.Bool     `tfsdk:"force_destroy"`
 	Access               types.Object   `tfsdk:"access"`
 	Kubeconfig           types.String   `tfsdk:"kubeconfig"`
+	KubeconfigExpiry     types.String   `tfsdk:"kubeconfig_expires_at"`
 	Talosconfig          types.String   `tfsdk:"talosconfig"`
+	TalosconfigExpiry    types.String   `tfsdk:"talosconfig_expires_at"`
+	SecretsHash          types.String   `tfsdk:"secrets_hash"`
+	Drift                types.String   `tfsdk:"drift"`
 	ControlPlaneEndpoint types.String   `tfsdk:"control_plane_endpoint"`
 	Home                 types.String   `tfsdk:"home"`
 	Machines             types.List     `tfsdk:"machines"`
@@ -64,7 +70,7 @@ type machineModel struct {
 // nothingMadeYet replaces what is unknown by null, so that an unfinished
 // resource can be written into state.
 func (m *managementClusterModel) nothingMadeYet() {
-	for _, text := range []*types.String{&m.ID, &m.Kubeconfig, &m.Talosconfig, &m.ControlPlaneEndpoint, &m.Home, &m.Instance, &m.Phase} {
+	for _, text := range []*types.String{&m.ID, &m.Kubeconfig, &m.KubeconfigExpiry, &m.Talosconfig, &m.TalosconfigExpiry, &m.ControlPlaneEndpoint, &m.Home, &m.SecretsHash, &m.Drift, &m.Instance, &m.Phase} {
 		if text.IsUnknown() {
 			*text = types.StringNull()
 		}
@@ -82,6 +88,7 @@ func (m *managementClusterModel) nothingMadeYet() {
 func (m *managementClusterModel) set(ctx context.Context, credentials cluster.Credentials, machines []cluster.Machine, uid string) diag.Diagnostics {
 	m.Kubeconfig = textOrNull(string(credentials.Kubeconfig))
 	m.Talosconfig = textOrNull(string(credentials.Talosconfig))
+	m.setExpiry()
 	m.Access = accessObject(kube.Access{Kubeconfig: credentials.Kubeconfig, UID: uid})
 	return m.setMachines(ctx, machines)
 }

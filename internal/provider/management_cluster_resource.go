@@ -84,14 +84,23 @@ func (r *managementClusterResource) ModifyPlan(ctx context.Context, req resource
 	if resp.Diagnostics.HasError() {
 		return
 	}
-	unchanged := state.Phase.ValueString() == phaseReady && plan.Manifest.Equal(state.Manifest) && plan.Substitutions.Equal(state.Substitutions) &&
-		plan.SecretsWOVersion.Equal(state.SecretsWOVersion)
-	if unchanged {
-		for name, value := range map[string]any{"access": state.Access, "kubeconfig": state.Kubeconfig, "talosconfig": state.Talosconfig,
-			"machines": state.Machines, "home": state.Home, "control_plane_endpoint": state.ControlPlaneEndpoint} {
+	resp.Diagnostics.Append(resp.Plan.SetAttribute(ctx, path.Root("drift"), types.StringNull())...)
+	if !plan.needsApply(&state, secrets) {
+		for name, value := range map[string]any{"access": state.Access, "kubeconfig": state.Kubeconfig, "kubeconfig_expires_at": state.KubeconfigExpiry,
+			"talosconfig": state.Talosconfig, "talosconfig_expires_at": state.TalosconfigExpiry, "machines": state.Machines, "home": state.Home,
+			"control_plane_endpoint": state.ControlPlaneEndpoint, "secrets_hash": state.SecretsHash} {
 			resp.Diagnostics.Append(resp.Plan.SetAttribute(ctx, path.Root(name), value)...)
 		}
+	} else if state.Home.ValueString() == homeSelf && plan.AllowSinglePlane.ValueBool() {
+		resp.Diagnostics.AddAttributeWarning(path.Root("allow_single_control_plane"), "A control plane of fewer than three machines may be replaced",
+			"If this change replaces its machine, the cluster needs a spare address and room for one more VM, and it manages its own replacement meanwhile.")
 	}
+}
+
+// needsApply says whether anything differs that is applied to the cluster.
+func (m *managementClusterModel) needsApply(state *managementClusterModel, secrets types.String) bool {
+	return state.Phase.ValueString() != phaseReady || !m.Manifest.Equal(state.Manifest) || !m.Substitutions.Equal(state.Substitutions) ||
+		!m.IgnoreFields.Equal(state.IgnoreFields) || !m.SecretsWOVersion.Equal(state.SecretsWOVersion) || !state.Drift.IsNull() || secretsChanged(state, secrets)
 }
 
 func refuseSelfDestroy(m *managementClusterModel) failure {
@@ -143,6 +152,7 @@ func (r *managementClusterResource) Create(ctx context.Context, req resource.Cre
 		resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
 	}
 	home.Report = reporter(&plan.Phase)
+	plan.SecretsHash = secretsHash(plan.Instance.ValueString(), secrets)
 	created, err := home.Create(ctx, options, started)
 	if err != nil {
 		fail(err, "what was applied stays, with its machines, in the bootstrap cluster")
@@ -182,6 +192,7 @@ func (r *managementClusterResource) Update(ctx context.Context, req resource.Upd
 	}
 	options, err := plan.options(ctx, secrets)
 	if err == nil {
+		plan.SecretsHash = secretsHash(plan.Instance.ValueString(), secrets)
 		err = r.update(ctx, &plan, &state, options)
 	}
 	if err != nil {
@@ -201,7 +212,7 @@ func (r *managementClusterResource) update(ctx context.Context, plan, state *man
 	}
 	plan.Home = types.StringValue(found.kind)
 	found.home.Report = reporter(&plan.Phase)
-	updated, err := found.home.Update(ctx, options)
+	updated, err := found.home.Update(ctx, options, found.kind == homeSelf, plan.AllowSinglePlane.ValueBool())
 	if err != nil {
 		return err
 	}
@@ -262,6 +273,7 @@ func (r *managementClusterResource) ImportState(ctx context.Context, req resourc
 	for name, value := range map[string]any{
 		"id": types.StringValue(id.Namespace + "/" + id.Name), "bootstrap": accessObject(id.access()),
 		"namespace": imported.Namespace, "name": imported.Name, "phase": types.StringValue(phaseReady),
+		"force_destroy": types.BoolValue(false), "allow_single_control_plane": types.BoolValue(false),
 	} {
 		resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root(name), value)...)
 	}

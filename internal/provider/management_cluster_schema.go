@@ -6,6 +6,7 @@ package provider
 import (
 	"context"
 
+	"github.com/hashicorp/terraform-plugin-framework-validators/listvalidator"
 	"github.com/hashicorp/terraform-plugin-framework-validators/stringvalidator"
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
@@ -52,17 +53,43 @@ func (r *managementClusterResource) Schema(ctx context.Context, _ resource.Schem
 			},
 			"secrets_wo_version": schema.StringAttribute{
 				Optional:            true,
-				MarkdownDescription: "Change it whenever `secrets_wo` changes: a changed write-only value alone plans nothing.",
+				MarkdownDescription: "A change of it applies `secrets_wo` again, even if the text is the same.",
 				Validators:          []validator.String{stringvalidator.AlsoRequires(path.MatchRoot("secrets_wo"))},
+			},
+			"ignore_fields": schema.ListAttribute{
+				Optional: true, ElementType: types.StringType,
+				MarkdownDescription: "Fields that somebody else sets, as `Kind/name:path` or, for all objects of a kind, `Kind:path`: for example " +
+					"`MachineDeployment/workers:spec.replicas`. They are written when the object is made and then left as they are found. The replicas of a " +
+					"MachineDeployment with the cluster autoscaler's annotations are left alone without being listed.",
+				Validators: []validator.List{listvalidator.ValueStringsAre(ignoredField{})},
+			},
+			"allow_single_control_plane": schema.BoolAttribute{
+				Optional: true, Computed: true, Default: booldefault.StaticBool(false),
+				MarkdownDescription: "Lets a cluster that manages itself replace the machines of a control plane of fewer than three. It takes a spare address and room for " +
+					"one more VM for a while. Defaults to `false`, which refuses such a change.",
 			},
 			"force_destroy": schema.BoolAttribute{
 				Optional: true, Computed: true, Default: booldefault.StaticBool(false),
 				MarkdownDescription: "Lets a destroy of a cluster that manages itself, or whose manager is lost, delete exactly the VMs in `machines` over the Proxmox API, " +
 					"each after a check of its UUID. Must be applied before the destroy. Defaults to `false`.",
 			},
-			"id":          keptString("The Cluster as `namespace/name`."),
-			"access":      accessOutput("How the cluster is reached, for the resources that work on it."),
-			"kubeconfig":  schema.StringAttribute{Computed: true, Sensitive: true, MarkdownDescription: "Kubeconfig of an administrator, as the control plane provider made it."},
+			"id":         keptString("The Cluster as `namespace/name`."),
+			"access":     accessOutput("How the cluster is reached, for the resources that work on it."),
+			"kubeconfig": schema.StringAttribute{Computed: true, Sensitive: true, MarkdownDescription: "Kubeconfig of an administrator, as the control plane provider made it."},
+			"kubeconfig_expires_at": schema.StringAttribute{
+				Computed: true, MarkdownDescription: "When the kubeconfig's client certificate ends (RFC 3339). Null where it has none. The providers renew it; 30 days before its end a refresh warns.",
+			},
+			"talosconfig_expires_at": schema.StringAttribute{
+				Computed: true, MarkdownDescription: "When the talosconfig's client certificate ends (RFC 3339). Null where it has none.",
+			},
+			"secrets_hash": schema.StringAttribute{
+				Computed: true, MarkdownDescription: "Salted and slow hash of the `secrets_wo` that were applied: changed Secrets plan an update even if the version stays.",
+			},
+			"drift": schema.StringAttribute{
+				Computed: true,
+				MarkdownDescription: "Fields of the manifest that somebody else has changed in the cluster, one a line, found by a server-side dry run. The next apply sets them " +
+					"back. What controllers set beside the manifest is no drift. Values that may be secrets are not shown. Null if there is none.",
+			},
 			"talosconfig": schema.StringAttribute{Computed: true, Sensitive: true, MarkdownDescription: "Talosconfig of an administrator. Null for clusters of other systems."},
 			"control_plane_endpoint": schema.StringAttribute{
 				Computed: true, MarkdownDescription: "Address of the API server, such as `https://10.0.0.150:6443`.",

@@ -29,6 +29,16 @@ func TalosconfigStillGood(held, newer []byte, now time.Time) bool {
 	return oldEnd.After(now) && oldEnd.Sub(now) > freshEnd.Sub(now)/3
 }
 
+// TalosconfigEnd answers when the client certificate of a talosconfig's current
+// context ends; the zero time where there is none that can be read.
+func TalosconfigEnd(content []byte) time.Time {
+	context := currentContext(content)
+	if context == nil {
+		return time.Time{}
+	}
+	return certificateEnd(context)
+}
+
 func currentContext(content []byte) *clientconfig.Context {
 	config, err := clientconfig.FromBytes(content)
 	if err != nil {
