@@ -231,13 +231,20 @@ func (h Home) applyObject(ctx context.Context, object *unstructured.Unstructured
 
 // retry makes a request until it goes through, fails for good, or ctx ends.
 func (h Home) retry(ctx context.Context, what string, request func(context.Context) error) error {
-	return kube.Wait(ctx, what, h.reported("retrying", func(ctx context.Context) (bool, string, error) {
+	told := ""
+	return kube.Wait(ctx, what, func(ctx context.Context) (bool, string, error) {
 		err := request(ctx)
-		if err != nil && !isPassing(err) {
+		switch {
+		case err == nil:
+			return true, "", nil
+		case !isPassing(err):
 			return false, "", kube.Fatal(err)
+		case err.Error() != told:
+			told = err.Error()
+			h.Report.Report(ctx, "retrying", what+": "+told)
 		}
-		return err == nil, "", err
-	}))
+		return false, "", err
+	})
 }
 
 // isPassing says whether the same request may go through later: the server is

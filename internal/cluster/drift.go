@@ -122,10 +122,6 @@ func (h Home) driftOf(ctx context.Context, object *unstructured.Unstructured) ([
 	if err != nil {
 		return nil, err
 	}
-	// These are not of the manifest, so that they may differ is no drift.
-	for _, key := range []string{templateAnnotation, contentAnnotation} {
-		dropAnnotation(object, key)
-	}
 	applied, err := h.Client.ApplyObject(ctx, object, kube.ApplyOptions{Force: true, DryRun: true})
 	if err != nil {
 		return nil, err
@@ -143,13 +139,8 @@ func (h Home) driftOf(ctx context.Context, object *unstructured.Unstructured) ([
 	return lines, nil
 }
 
-func dropAnnotation(u *unstructured.Unstructured, key string) {
-	annotations := u.GetAnnotations()
-	delete(annotations, key)
-	u.SetAnnotations(annotations)
-}
-
-// described is the part of the metadata that a manifest sets.
+// described is the part of the metadata that a manifest sets. Marks of this
+// provider are no part of a manifest.
 func described(u *unstructured.Unstructured) map[string]any {
 	part := map[string]any{}
 	for name, texts := range map[string]map[string]string{"labels": u.GetLabels(), "annotations": u.GetAnnotations()} {
@@ -190,10 +181,27 @@ func compare(path string, was, shall any, differ func(path string, was, shall an
 	}
 }
 
+// sameJSON compares two values. Nothing and an empty mapping or list are the same,
+// since the API server keeps one or the other as it likes.
 func sameJSON(a, b any) bool {
+	if isEmpty(a) && isEmpty(b) {
+		return true
+	}
 	left, errLeft := json.Marshal(a)
 	right, errRight := json.Marshal(b)
 	return errLeft == nil && errRight == nil && string(left) == string(right)
+}
+
+func isEmpty(value any) bool {
+	switch v := value.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		return len(v) == 0
+	case []any:
+		return len(v) == 0
+	}
+	return false
 }
 
 // secretive matches the paths whose values are not shown: machine configurations,

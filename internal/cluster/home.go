@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
@@ -36,8 +37,10 @@ type Home struct {
 	Namespace, Name string
 	// Report takes the progress.
 	Report progress.Reporter
-	// Leases shortens the times of the lease; used by tests.
+	// Leases shortens the times of the lease, Stable that of [StableFor]; used by
+	// tests.
 	Leases kube.Leases
+	Stable time.Duration
 }
 
 func (h Home) leaseKey() client.ObjectKey {

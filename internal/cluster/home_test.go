@@ -45,7 +45,7 @@ func TestHome(t *testing.T) {
 		"an update rolls and prunes":          testUpdate,
 		"a rollout that hangs":                testHangingRollout,
 		"a cluster that somebody else made":   testAdoption,
-		"a change cut short at each write":    testInterruptedUpdates,
+		"a change cut short at its writes":    testInterruptedUpdates,
 		"drift":                               testDrift,
 		"autoscaled and ignored fields":       testIgnored,
 		"a self-managed cluster's pre-checks": testCheckRollout,
@@ -145,14 +145,16 @@ func testCreate(t *testing.T, r *rig) {
 	if _, err := h.Create(ctx, h.options(t, "three"), func() {}); !errors.Is(err, ErrExists) {
 		t.Errorf("a creation over a finished Cluster answers %v", err)
 	}
-	other := r.home(t, "create")
-	other.Name = "other"
-	clash := other.options(t, "four")
-	if err := other.checkFree(ctx, ApplyOptions{Instance: "four", Manifest: clash.Manifest, New: true}); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), "same control plane endpoint") {
-		// The endpoint stands in the ProxmoxCluster; the Cluster has it from its provider.
-		if cluster.Spec.ControlPlaneEndpoint.Host != "" {
-			t.Errorf("the same endpoint answers %v", err)
-		}
+	// Its provider tells the Cluster its endpoint, which nobody else may have.
+	live, err := h.Client.Object(ctx, coreVersion, "Cluster", "create", "kmgt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	contract.Edit(ctx, t, h.Client, live, `{"spec": {"controlPlaneEndpoint": {"host": "10.0.0.77", "port": 6443}}}`)
+	other := r.home(t, "create-other")
+	clash := other.options(t, "four", changed(t, `{host: "${VIP}", port: 6443}`, "{host: 10.0.0.77, port: 6443}"))
+	if _, err := other.Create(ctx, clash, func() {}); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), "same control plane endpoint 10.0.0.77") {
+		t.Errorf("the same endpoint answers %v", err)
 	}
 }
 
@@ -331,16 +333,17 @@ func cut(t *testing.T, c *kube.Client, after int) *kube.Client {
 	return &kube.Client{Client: made, Config: c.Config}
 }
 
-// testInterruptedUpdates stops the same change after each of its writes in turn;
+// testInterruptedUpdates stops a change after each second of its writes in turn;
 // the next run must bring the same end, with nothing left over.
 func testInterruptedUpdates(t *testing.T, r *rig) {
 	ctx := deadline(t)
 	h, _ := made(ctx, t, r, "interrupt", withWorkers("interrupt"))
 	memory := 4096
-	for writes := 0; ; writes++ {
+	// Every other write, and workers in every other round, keep it short.
+	for writes, round := 0, 0; ; writes, round = writes+2, round+1 {
 		more := changed(t, "memoryMiB: 8192", fmt.Sprintf("memoryMiB: %d", memory))
 		options := h.options(t, "me", more)
-		if writes%2 == 1 {
+		if round%2 == 1 {
 			options = h.options(t, "me", more, withWorkers("interrupt"))
 		}
 		memory += 8
@@ -353,7 +356,7 @@ func testInterruptedUpdates(t *testing.T, r *rig) {
 		if templates := h.templates(ctx, t); len(templates) != 1 {
 			t.Errorf("after %d writes the templates are %v, want one", writes, templates)
 		}
-		if found := len(h.names(ctx, t, "cluster.x-k8s.io/v1beta2", "MachineDeployment")); found != writes%2 {
+		if found := len(h.names(ctx, t, "cluster.x-k8s.io/v1beta2", "MachineDeployment")); found != round%2 {
 			t.Errorf("after %d writes there are %d MachineDeployments", writes, found)
 		}
 		if cutErr == nil {

@@ -4,8 +4,7 @@
 package cluster
 
 import (
-	"fmt"
-	"maps"
+	"context"
 	"testing"
 	"time"
 
@@ -34,7 +33,8 @@ func newRig(t *testing.T) *rig {
 // it.
 func (r *rig) home(t *testing.T, namespace string) Home {
 	t.Helper()
-	return Home{Client: r.client, Namespace: namespace, Name: "kmgt", Leases: kube.Leases{Duration: 2 * time.Second, Renewal: 500 * time.Millisecond}}
+	report := func(_ context.Context, phase, message string) { t.Logf("%s: %s", phase, message) }
+	return Home{Client: r.client, Namespace: namespace, Name: "kmgt", Report: report, Stable: time.Millisecond, Leases: kube.Leases{Duration: 2 * time.Second, Renewal: 500 * time.Millisecond}}
 }
 
 func withWorkers(namespace string) change {
@@ -53,10 +53,7 @@ func (h Home) options(t *testing.T, instance string, changes ...change) ApplyOpt
 	for _, change := range changes {
 		text = change(text)
 	}
-	values := maps.Clone(exampleValues)
-	// Each namespace has an endpoint of its own: two Clusters must not share one.
-	values["VIP"] = fmt.Sprintf("10.0.0.%d", 2+len(h.Namespace)+int(h.Namespace[0]))
-	manifest, err := Load(text, values)
+	manifest, err := Load(text, exampleValues)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -87,7 +88,7 @@ func (h Home) WaitInitialized(ctx context.Context) (Credentials, error) {
 func (h Home) waitAnswering(ctx context.Context) (Credentials, error) {
 	h.Report.Report(ctx, "waiting-for-api", "the control plane is initialized; waiting for its API to answer steadily")
 	var credentials Credentials
-	err := kube.WaitUnbroken(ctx, "the API of cluster "+h.key("").String()+" to answer", StableFor, func(ctx context.Context) (bool, string, error) {
+	err := kube.WaitUnbroken(ctx, "the API of cluster "+h.key("").String()+" to answer", cmp.Or(h.Stable, StableFor), func(ctx context.Context) (bool, string, error) {
 		found, err := h.Credentials(ctx)
 		if err == nil {
 			err = Answers(ctx, found.Kubeconfig)

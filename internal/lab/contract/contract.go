@@ -9,6 +9,7 @@ package contract
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -113,6 +114,25 @@ func (p *Providers) rollAll(ctx context.Context) error {
 	}
 	for _, g := range groups {
 		if err := p.roll(ctx, g); err != nil {
+			return err
+		}
+	}
+	return p.removeOrphans(ctx, groups)
+}
+
+// removeOrphans takes the machines of MachineDeployments that are gone.
+func (p *Providers) removeOrphans(ctx context.Context, groups []group) error {
+	machines := &clusterv1.MachineList{}
+	if err := p.client.List(ctx, machines, client.InNamespace(p.key.Namespace), client.HasLabels{clusterv1.MachineDeploymentNameLabel}); err != nil {
+		return err
+	}
+	for i := range machines.Items {
+		m := &machines.Items[i]
+		owned := slices.ContainsFunc(groups, func(g group) bool { return m.Labels[g.label] == g.value && g.value != "" })
+		if owned {
+			continue
+		}
+		if err := p.remove(ctx, m); err != nil {
 			return err
 		}
 	}
