@@ -80,21 +80,39 @@ func (r *managementClusterResource) ModifyPlan(ctx context.Context, req resource
 	var state managementClusterModel
 	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
 	resp.Diagnostics.Append(plan.check(ctx, secrets, &state)...)
-	planPhase(ctx, resp)
 	if resp.Diagnostics.HasError() {
 		return
 	}
-	resp.Diagnostics.Append(resp.Plan.SetAttribute(ctx, path.Root("drift"), types.StringNull())...)
-	if !plan.needsApply(&state, secrets) {
-		for name, value := range map[string]any{"access": state.Access, "kubeconfig": state.Kubeconfig, "kubeconfig_expires_at": state.KubeconfigExpiry,
-			"talosconfig": state.Talosconfig, "talosconfig_expires_at": state.TalosconfigExpiry, "machines": state.Machines, "home": state.Home,
-			"control_plane_endpoint": state.ControlPlaneEndpoint, "secrets_hash": state.SecretsHash} {
-			resp.Diagnostics.Append(resp.Plan.SetAttribute(ctx, path.Root(name), value)...)
-		}
-	} else if state.Home.ValueString() == homeSelf && plan.AllowSinglePlane.ValueBool() {
+	plan.planComputed(&state, secrets)
+	resp.Diagnostics.Append(resp.Plan.Set(ctx, &plan)...)
+	if plan.Machines.IsUnknown() && state.Home.ValueString() == homeSelf && plan.AllowSinglePlane.ValueBool() {
 		resp.Diagnostics.AddAttributeWarning(path.Root("allow_single_control_plane"), "A control plane of fewer than three machines may be replaced",
 			"If this change replaces its machine, the cluster needs a spare address and room for one more VM, and it manages its own replacement meanwhile.")
 	}
+}
+
+// planComputed plans the computed attributes of an update. How the cluster is
+// reached stays as it is, so that a change of the cluster is none of what stands
+// on it; credentials that were renewed meanwhile come with the next refresh.
+func (m *managementClusterModel) planComputed(state *managementClusterModel, secrets types.String) {
+	m.Phase, m.Drift = types.StringValue(phaseReady), types.StringNull()
+	m.keepCredentials(state)
+	if state.Access.IsNull() { // its creation did not come so far
+		for _, text := range []*types.String{&m.Kubeconfig, &m.KubeconfigExpiry, &m.Talosconfig, &m.TalosconfigExpiry, &m.ControlPlaneEndpoint} {
+			*text = types.StringUnknown()
+		}
+		m.Access = types.ObjectUnknown(accessTypes)
+	}
+	m.Machines, m.Home, m.SecretsHash = state.Machines, state.Home, state.SecretsHash
+	if m.needsApply(state, secrets) {
+		m.Machines, m.Home, m.SecretsHash = types.ListUnknown(types.ObjectType{AttrTypes: machineTypes}), types.StringUnknown(), types.StringUnknown()
+	}
+}
+
+func (m *managementClusterModel) keepCredentials(from *managementClusterModel) {
+	m.Access, m.ControlPlaneEndpoint = from.Access, from.ControlPlaneEndpoint
+	m.Kubeconfig, m.KubeconfigExpiry = from.Kubeconfig, from.KubeconfigExpiry
+	m.Talosconfig, m.TalosconfigExpiry = from.Talosconfig, from.TalosconfigExpiry
 }
 
 // needsApply says whether anything differs that is applied to the cluster.
@@ -185,11 +203,12 @@ func (r *managementClusterResource) Update(ctx context.Context, req resource.Upd
 	if plan.Instance.IsNull() {
 		plan.Instance = types.StringValue(uuid.NewString())
 	}
-	if !plan.Machines.IsUnknown() && !plan.Access.IsUnknown() {
+	if !plan.Machines.IsUnknown() {
 		resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
 		resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
 		return
 	}
+	planned := plan
 	options, err := plan.options(ctx, secrets)
 	if err == nil {
 		plan.SecretsHash = secretsHash(plan.Instance.ValueString(), secrets)
@@ -200,6 +219,9 @@ func (r *managementClusterResource) Update(ctx context.Context, req resource.Upd
 		state.Phase = plan.Phase
 		resp.Diagnostics.Append(resp.State.Set(ctx, &state)...)
 		return
+	}
+	if !planned.Access.IsUnknown() {
+		plan.keepCredentials(&planned)
 	}
 	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
 	resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
