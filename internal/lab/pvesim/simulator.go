@@ -222,7 +222,7 @@ func (s *Simulator) Summary() Summary {
 	for _, id := range slices.Sorted(maps.Keys(s.state.VMs)) {
 		m := s.state.VMs[id]
 		out.VMs = append(out.VMs, VMSummary{
-			ID: id, Name: m.Config["name"], Node: m.Node, UUID: m.uuid(), Running: s.running[id] != nil, Template: m.template(), Lock: m.Config["lock"],
+			ID: id, Name: m.Config["name"], Tags: m.Config["tags"], Node: m.Node, UUID: m.uuid(), Running: s.running[id] != nil, Template: m.template(), Lock: m.Config["lock"],
 		})
 	}
 	for _, v := range s.state.Volumes {
@@ -259,6 +259,7 @@ type Summary struct {
 type VMSummary struct {
 	ID       int
 	Name     string
+	Tags     string // as the configuration holds them, "a;b"
 	Node     string
 	UUID     string
 	Running  bool
