@@ -306,7 +306,7 @@ func (r *proxmoxTemplateResource) lookAhead(ctx context.Context, plan proxmoxTem
 	if err != nil {
 		return diags
 	}
-	others, err := client.NodesWithoutStorage(ctx, plan.NodeName.ValueString(), plan.Storage.ValueString())
+	others, err := client.NodesThatCannotClone(ctx, plan.NodeName.ValueString(), plan.Storage.ValueString())
 	if err != nil {
 		tflog.Debug(ctx, "whether the template can be cloned elsewhere is not known", map[string]any{"error": err.Error()})
 		return diags

@@ -150,7 +150,9 @@ func (m *proxmoxTemplateModel) importFrom(ctx context.Context, t proxmox.Templat
 
 // describe writes what follows from the source.
 func (m *proxmoxTemplateModel) describe(source templateSource) {
-	m.ImageID = types.StringValue(source.identity)
+	if m.ImageID.IsNull() { // what it was made of is known better than what the source is by now
+		m.ImageID = types.StringValue(source.identity)
+	}
 	m.ImageURL = refreshed(types.StringNull(), source.image.URL())
 	if source.talos != nil {
 		m.SchematicID = types.StringValue(source.talos.SchematicID())

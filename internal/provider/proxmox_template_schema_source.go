@@ -32,7 +32,7 @@ func proxmoxTemplateSource() map[string]schema.Attribute {
 		"url": schema.StringAttribute{
 			Optional: true, Validators: []validator.String{stringvalidator.LengthAtLeast(1)},
 			MarkdownDescription: "Address of a disk image (http or https), plain or compressed. With a `checksum` that is the image's identity, so that it can move; else " +
-				"the address is. A query may hold a signature, and is told in no message.",
+				"the address is. A query, which may hold a signature, is kept out of messages and of the template's notes.",
 		},
 		"file": schema.StringAttribute{
 			Optional: true, Validators: []validator.String{stringvalidator.LengthAtLeast(1)},

@@ -259,7 +259,9 @@ func (m proxmoxTemplateModel) labels(ctx context.Context) map[string]string {
 			out[name] = value
 		}
 	}
-	put("url", m.URL.ValueString())
+	// Its query may hold a signature, which is not for everybody who sees the notes.
+	address, _, _ := strings.Cut(m.URL.ValueString(), "?")
+	put("url", address)
 	put("file", m.File.ValueString())
 	put("checksum", m.Checksum.ValueString())
 	put("format", m.ImageFormat.ValueString())

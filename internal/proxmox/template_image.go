@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -255,8 +256,9 @@ func (b *build) upload(ctx context.Context) error {
 // isTransient says whether fetching again may help: the connection failed, or
 // ended early.
 func isTransient(err error) bool {
-	var timeout interface{ Timeout() bool } // all of net's errors
-	return errors.As(err, &timeout) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+	var connection *net.OpError
+	var request *url.Error
+	return errors.As(err, &connection) || errors.As(err, &request) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
 }
 
 // boundTransport gives requests a context. go-proxmox v0.9.0's UploadReader
@@ -270,6 +272,7 @@ func (t boundTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.base.RoundTrip(req.WithContext(t.ctx))
 }
 
+// uploadFile sends an image's content to the import storage.
 func (c *Client) uploadFile(ctx context.Context, b *build, content fetched) error {
 	node, storage, file := b.spec.Node, b.transfer.storage.Name, b.transfer.file(b.spec)
 	say := func(done string) {

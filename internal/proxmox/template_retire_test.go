@@ -260,7 +260,7 @@ func TestOnlyLocalStorageKeepsTheOthersOut(t *testing.T) {
 		o.Storages = append(pvesim.DefaultStorages(), pvesim.Storage{ID: "ceph", Type: "rbd", Content: []string{"images"}})
 	})
 	for storage, want := range map[string][]string{"local-lvm": {"pve2", "pve3"}, "ceph": nil, "nope": nil} {
-		got, err := r.client().NodesWithoutStorage(t.Context(), "pve1", storage)
+		got, err := r.client().NodesThatCannotClone(t.Context(), "pve1", storage)
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, %v, want %v", storage, got, err, want)
 		}

@@ -200,10 +200,10 @@ func splitVolume(volume string) (storage, content string) {
 	return storage, content
 }
 
-// NodesWithoutStorage answers the other nodes of the cluster on which machines
+// NodesThatCannotClone answers the other nodes of the cluster on which machines
 // cannot be cloned from a template whose disks are in a storage of this node:
 // all of them where it is local, none where it is shared.
-func (c *Client) NodesWithoutStorage(ctx context.Context, node, storage string) ([]string, error) {
+func (c *Client) NodesThatCannotClone(ctx context.Context, node, storage string) ([]string, error) {
 	list, err := c.storages(ctx, node)
 	if err != nil {
 		return nil, err
