@@ -360,6 +360,31 @@ func TestTemplateFaultsAsUsersSeeThem(t *testing.T) {
 	})
 }
 
+func TestTheExamplesOfTemplatesAndImagesAreValid(t *testing.T) {
+	w := newWorkspace(t, "provider \"capi\" {}\n")
+	files := 0
+	for _, pattern := range []string{"resources/capi_proxmox_template/*.tf", "data-sources/capi_talos_image/*.tf", "functions/talos_*/*.tf"} {
+		matches, err := filepath.Glob(filepath.Join(repository, "examples", filepath.FromSlash(pattern)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range matches {
+			text, err := os.ReadFile(match)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files++
+			if err := os.WriteFile(filepath.Join(w.dir, fmt.Sprintf("example%d.tf", files)), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if files < 8 {
+		t.Fatalf("only %d examples were found", files)
+	}
+	w.must("validate", "-no-color")
+}
+
 func TestTalosImageDataSourceAndFunctions(t *testing.T) {
 	cliPath(t)
 	lab := newProxmoxLab(t)
