@@ -82,14 +82,17 @@ func (d *DiskImage) Check(ctx context.Context) error {
 // Installer answers the container image that goes with the disk image.
 func (d *DiskImage) Installer() (string, error) { return d.image.Installer() }
 
-// Prepare makes the schematic known to the factory, after asking it whether it
-// serves the version with these extensions. A list that cannot be read is no
-// reason to fail: the image's own answer decides.
+// Prepare makes the schematic known to the factory where it is not yet, after
+// asking it whether it serves the version with these extensions. A list that
+// cannot be read is no reason to fail: the image's own answer decides.
 func (d *DiskImage) Prepare(ctx context.Context) error {
 	if err := d.Check(ctx); errors.Is(err, ErrNotServed) {
 		return err
 	}
 	if d.schematic == nil {
+		return nil
+	}
+	if _, err := d.factory.Schematic(ctx, d.image.Schematic); err == nil {
 		return nil
 	}
 	_, err := d.factory.Register(ctx, *d.schematic)
