@@ -9,7 +9,11 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/hashicorp/terraform-plugin-framework/diag"
+	"github.com/hashicorp/terraform-plugin-log/tflog"
+
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/capi"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/cluster"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/proxmox"
 )
@@ -31,7 +35,67 @@ func (r *managementClusterResource) destroyVMs(ctx context.Context, m *managemen
 	if err != nil {
 		return err
 	}
-	return client.DestroyVMs(ctx, refs, reporter(&m.Phase))
+	strays, err := client.StrayClones(ctx, refs)
+	if err != nil {
+		return err
+	}
+	return client.DestroyVMs(ctx, append(refs, strays...), reporter(&m.Phase))
+}
+
+// deleteAtHome deletes the cluster where its objects are, and afterwards the
+// clones that no object names, which are found before: they bear the names of
+// machines that are gone then.
+func (r *managementClusterResource) deleteAtHome(ctx context.Context, m *managementClusterModel, home cluster.Home) (warning, err error) {
+	client, strays, warning := r.strayClones(ctx, m, home)
+	if err := home.Delete(ctx, m.Instance.ValueString()); err != nil {
+		return nil, err
+	}
+	if len(strays) > 0 {
+		warning = client.DestroyVMs(ctx, strays, reporter(&m.Phase))
+	}
+	return warning, nil
+}
+
+// strayClones answers the clones of the cluster's machines that no object names.
+// Clusters without VMs on Proxmox VE have none.
+func (r *managementClusterResource) strayClones(ctx context.Context, m *managementClusterModel, home cluster.Home) (*proxmox.Client, []proxmox.VMRef, error) {
+	machines, err := home.Machines(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	var refs []proxmox.VMRef
+	for _, machine := range machines {
+		if machine.VMID != 0 && machine.VMUUID != "" {
+			refs = append(refs, proxmox.VMRef{Node: machine.VMNode, ID: int(machine.VMID), UUID: machine.VMUUID})
+		}
+	}
+	if len(refs) == 0 {
+		return nil, nil, nil
+	}
+	client, err := r.data.proxmoxClient(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	strays, err := client.StrayClones(ctx, refs)
+	return client, strays, err
+}
+
+// warnOfStrays says which clones of the cluster's machines belong to nobody.
+// They are left alone until the cluster is destroyed.
+func (r *managementClusterResource) warnOfStrays(ctx context.Context, m *managementClusterModel, home cluster.Home, diags *diag.Diagnostics) {
+	_, strays, err := r.strayClones(ctx, m, home)
+	if err != nil {
+		tflog.Warn(ctx, "could not look for clones that belong to no machine", map[string]any{"error": err.Error()})
+		return
+	}
+	for _, stray := range strays {
+		failure{
+			verb: "account for", thing: fmt.Sprintf("%s on node %s", stray, stray.Node),
+			cause:  errors.New("it has the name of a machine of this cluster, but no machine is this VM: the infrastructure provider cloned twice"),
+			exists: "the cluster works; the VM is stopped and only takes room",
+			next:   fmt.Sprintf("remove it (qm destroy %d --purge on node %s), or leave it to the destroy of the cluster, which removes it", stray.ID, stray.Node),
+		}.warn(diags)
+	}
 }
 
 func (r *managementClusterResource) refuseManager(ctx context.Context, m *managementClusterModel) error {

@@ -180,6 +180,7 @@ func (r *managementClusterResource) Create(ctx context.Context, req resource.Cre
 		return
 	}
 	resp.Diagnostics.Append(r.finish(ctx, &plan, home, created)...)
+	r.warnOfStrays(ctx, &plan, home, &resp.Diagnostics)
 	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
 	resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
 }
@@ -266,7 +267,14 @@ func (r *managementClusterResource) Delete(ctx context.Context, req resource.Del
 	case kube.IsAbsent(err):
 		return
 	case err == nil && found.kind == homeBootstrap:
-		err = found.home.Delete(ctx, state.Instance.ValueString())
+		var left error
+		left, err = r.deleteAtHome(ctx, &state, found.home)
+		if left != nil {
+			failure{
+				verb: "look for clones that belong to no machine of", thing: state.thing(), cause: left, exists: "the cluster and its machines are gone",
+				next: "look in Proxmox VE for stopped VMs with the name of one of its machines, and remove them",
+			}.warn(&resp.Diagnostics)
+		}
 		if err == nil {
 			return
 		}

@@ -120,10 +120,12 @@ func (c *Client) vmResource(ctx context.Context, id int) (vmResource, error) {
 }
 
 type vmResource struct {
-	Type string `json:"type"`
-	Node string `json:"node"`
-	VMID int    `json:"vmid"`
-	Pool string `json:"pool"`
+	Type     string `json:"type"`
+	Node     string `json:"node"`
+	VMID     int    `json:"vmid"`
+	Name     string `json:"name"`
+	Pool     string `json:"pool"`
+	Template int    `json:"template"`
 }
 
 // vmResources lists the VMs of the whole cluster. Ids and nodes are current in

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
@@ -66,6 +67,82 @@ func (c *Client) FindVMs(ctx context.Context, refs []VMRef) ([]VMRef, error) {
 	return found, nil
 }
 
+// StrayClones answers the VMs that bear the name of one of the given VMs, and
+// are neither one of them nor a template, and do not run. CAPMOX v0.9.0 names a
+// machine's VM after the ProxmoxMachine, whose name ends in random letters; when
+// it loses the answer to a clone, or reconciles from a cache that does not know
+// it yet, it clones once more and forgets the first
+// (internal/service/vmservice, createVM). Such a clone belongs to nobody: no
+// ProxmoxMachine names it, so no deletion of a cluster takes it along.
+func (c *Client) StrayClones(ctx context.Context, machines []VMRef) ([]VMRef, error) {
+	known, err := c.FindVMs(ctx, machines)
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]bool{}
+	for _, ref := range known {
+		config, err := c.readConfig(ctx, ref.Node, ref.ID)
+		if err != nil && !missing(err) {
+			return nil, fmt.Errorf("reading %s on node %s: %w", ref, ref.Node, err)
+		}
+		if name := config.text("name"); name != "" {
+			names[name] = true
+		}
+	}
+	resources, err := c.vmResources(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var strays []VMRef
+	for _, r := range resources {
+		if r.Type != "qemu" || r.Template != 0 || r.Name != "" && !names[r.Name] ||
+			slices.ContainsFunc(known, func(ref VMRef) bool { return ref.ID == r.VMID }) {
+			continue
+		}
+		// The list lags behind, and does not know the name of a young VM; the VM's
+		// own answers do not.
+		stray, err := c.strayClone(ctx, r, names)
+		if err != nil {
+			return nil, fmt.Errorf("reading VM %d on node %s: %w", r.VMID, r.Node, err)
+		}
+		if stray != nil {
+			strays = append(strays, *stray)
+		}
+	}
+	return strays, nil
+}
+
+// strayClone answers the VM if it bears one of the names and does not run.
+func (c *Client) strayClone(ctx context.Context, r vmResource, names map[string]bool) (*VMRef, error) {
+	config, err := c.readConfig(ctx, r.Node, r.VMID)
+	if missing(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !names[config.text("name")] || config.number("template", 0) != 0 {
+		return nil, nil
+	}
+	status, err := c.vmStatus(ctx, r.Node, r.VMID)
+	if missing(err) || err == nil && status != "stopped" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &VMRef{Node: r.Node, ID: r.VMID, UUID: property(config.text("smbios1"))["uuid"]}, nil
+}
+
+// vmStatus answers "running" or "stopped".
+func (c *Client) vmStatus(ctx context.Context, node string, id int) (string, error) {
+	var status struct {
+		Status string `json:"status"`
+	}
+	err := c.get(ctx, vmPath(node, id, "status/current"), nil, &status)
+	return status.Status, err
+}
+
 // DestroyVMs stops and deletes exactly those VMs whose id and UUID match, with
 // their disks, for good. A VM of one of the ids with another UUID is left
 // alone, and one that is gone is fine. It goes on with the others where one
@@ -112,11 +189,8 @@ func (c *Client) destroyVM(ctx context.Context, ref VMRef) error {
 
 // stopVM cuts the power, as DestroyVMs is for machines that are given up.
 func (c *Client) stopVM(ctx context.Context, ref VMRef) error {
-	var status struct {
-		Status string `json:"status"`
-	}
-	err := c.get(ctx, vmPath(ref.Node, ref.ID, "status/current"), nil, &status)
-	if missing(err) || (err == nil && status.Status == "stopped") {
+	status, err := c.vmStatus(ctx, ref.Node, ref.ID)
+	if missing(err) || (err == nil && status == "stopped") {
 		return nil
 	}
 	if err != nil {

@@ -96,3 +96,27 @@ func TestUnansweredMeansUnknown(t *testing.T) {
 		t.Errorf("found %v without an error", found)
 	}
 }
+
+func TestStrayClonesAreStoppedVMsOfAMachinesName(t *testing.T) {
+	r := newRig(t, func(o *pvesim.Options) { o.Nodes = []pvesim.Node{{Name: "pve1"}, {Name: "pve2"}} })
+	refs := r.machines("pve1", "pve2", "pve1", "pve2", "pve1")
+	names := []string{"kmgt-cp-x7k2p", "kmgt-cp-x7k2p", "kmgt-cp-x7k2p", "kmgt-cp-other", "kmgt-cp-x7k2p"}
+	for i, ref := range refs {
+		r.raw(http.MethodPut, vmPath(ref.Node, ref.ID, "config"), map[string]any{"name": names[i]})
+	}
+	r.raw(http.MethodPost, vmPath("pve1", refs[0].ID, "status/start"), nil) // the machine
+	r.raw(http.MethodPost, vmPath("pve1", refs[2].ID, "status/start"), nil) // somebody's, since it runs
+	r.raw(http.MethodPost, vmPath("pve1", refs[4].ID, "template"), nil)     // a template
+	strays, err := r.client().StrayClones(t.Context(), refs[:1])
+	if err != nil || len(strays) != 1 || strays[0] != refs[1] {
+		t.Errorf("strays %v, %v, want %v alone", strays, err, refs[1])
+	}
+	for what, given := range map[string][]VMRef{
+		"no machine is given":         nil,
+		"the machine's id is another": {{Node: "pve1", ID: refs[0].ID, UUID: uuid.NewString()}},
+	} {
+		if strays, err := r.client().StrayClones(t.Context(), given); err != nil || len(strays) > 0 {
+			t.Errorf("where %s: strays %v, %v", what, strays, err)
+		}
+	}
+}

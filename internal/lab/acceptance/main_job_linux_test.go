@@ -5,7 +5,6 @@ package acceptance
 
 import (
 	"context"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -27,18 +26,9 @@ import (
 // jobTime bounds one whole run of the example.
 const jobTime = 40 * time.Minute
 
-// long says why a test is left out of make test: each runs the whole example for
-// minutes, as the quickstart in CI does once already.
-func long(t *testing.T) {
-	t.Helper()
-	if os.Getenv("TF_ACC") == "" {
-		t.Skip("runs the whole example for minutes: make testacc")
-	}
-}
-
 func TestTheMainJob(t *testing.T) {
-	long(t)
-	ctx, cancel := context.WithTimeout(context.Background(), jobTime)
+	t.Parallel() // beside the others: whole labs do not meet
+	ctx, cancel := context.WithTimeout(untilInterrupt, jobTime)
 	defer cancel()
 	w := newWorld(ctx, t)
 
@@ -104,8 +94,8 @@ func logged(resource, phase string) *regexp.Regexp {
 }
 
 func TestAKilledProviderContinues(t *testing.T) {
-	long(t)
-	ctx, cancel := context.WithTimeout(context.Background(), jobTime)
+	t.Parallel() // beside the others: whole labs do not meet
+	ctx, cancel := context.WithTimeout(untilInterrupt, jobTime)
 	defer cancel()
 	w := newWorld(ctx, t)
 	var machines []string

@@ -9,9 +9,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,9 +31,17 @@ import (
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 )
 
+// untilInterrupt ends when somebody interrupts the tests, so that they still
+// take down what they have put up.
+var untilInterrupt context.Context
+
 func TestMain(m *testing.M) {
 	sandbox.ReexecMain() // pods and supervisors are this program again
-	os.Exit(m.Run())
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	untilInterrupt = ctx
+	code := m.Run()
+	stop()
+	os.Exit(code)
 }
 
 // bootstrapName is the name of the bootstrap cluster in the example.
@@ -56,8 +66,17 @@ func newWorld(ctx context.Context, t *testing.T) *world {
 	}
 	report := reporter(t)
 	w := &world{dir: dir}
-	// In reverse: the bootstrap cluster, the lab, the folder.
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	// In reverse: the bootstrap cluster, the lab, a look at what is left, the folder.
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("removing the test's folder: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		if left := processesOf(t, dir); len(left) > 0 {
+			t.Errorf("processes are left: %q", left)
+		}
+	})
 	set, err := artifacts.Ensure(ctx, report)
 	if err != nil {
 		t.Fatal(err)
