@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/terraform-plugin-framework/diag"
 	"github.com/hashicorp/terraform-plugin-log/tflog"
@@ -42,11 +43,15 @@ func (r *managementClusterResource) destroyVMs(ctx context.Context, m *managemen
 	return client.DestroyVMs(ctx, append(refs, strays...), reporter(&m.Phase))
 }
 
+// strayTime bounds the look for stray clones: a hypervisor that does not answer
+// must not hold up what can be done without it.
+const strayTime = time.Minute
+
 // deleteAtHome deletes the cluster where its objects are, and afterwards the
 // clones that no object names, which are found before: they bear the names of
 // machines that are gone then.
 func (r *managementClusterResource) deleteAtHome(ctx context.Context, m *managementClusterModel, home cluster.Home) (warning, err error) {
-	client, strays, warning := r.strayClones(ctx, m, home)
+	client, strays, warning := r.strayClones(ctx, home)
 	if err := home.Delete(ctx, m.Instance.ValueString()); err != nil {
 		return nil, err
 	}
@@ -58,7 +63,9 @@ func (r *managementClusterResource) deleteAtHome(ctx context.Context, m *managem
 
 // strayClones answers the clones of the cluster's machines that no object names.
 // Clusters without VMs on Proxmox VE have none.
-func (r *managementClusterResource) strayClones(ctx context.Context, m *managementClusterModel, home cluster.Home) (*proxmox.Client, []proxmox.VMRef, error) {
+func (r *managementClusterResource) strayClones(ctx context.Context, home cluster.Home) (*proxmox.Client, []proxmox.VMRef, error) {
+	ctx, cancel := context.WithTimeout(ctx, strayTime)
+	defer cancel()
 	machines, err := home.Machines(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -82,8 +89,8 @@ func (r *managementClusterResource) strayClones(ctx context.Context, m *manageme
 
 // warnOfStrays says which clones of the cluster's machines belong to nobody.
 // They are left alone until the cluster is destroyed.
-func (r *managementClusterResource) warnOfStrays(ctx context.Context, m *managementClusterModel, home cluster.Home, diags *diag.Diagnostics) {
-	_, strays, err := r.strayClones(ctx, m, home)
+func (r *managementClusterResource) warnOfStrays(ctx context.Context, home cluster.Home, diags *diag.Diagnostics) {
+	_, strays, err := r.strayClones(ctx, home)
 	if err != nil {
 		tflog.Warn(ctx, "could not look for clones that belong to no machine", map[string]any{"error": err.Error()})
 		return

@@ -180,7 +180,7 @@ func (r *managementClusterResource) Create(ctx context.Context, req resource.Cre
 		return
 	}
 	resp.Diagnostics.Append(r.finish(ctx, &plan, home, created)...)
-	r.warnOfStrays(ctx, &plan, home, &resp.Diagnostics)
+	r.warnOfStrays(ctx, home, &resp.Diagnostics)
 	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
 	resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
 }

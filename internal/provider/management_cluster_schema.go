@@ -71,7 +71,7 @@ func (r *managementClusterResource) Schema(ctx context.Context, _ resource.Schem
 			"force_destroy": schema.BoolAttribute{
 				Optional: true, Computed: true, Default: booldefault.StaticBool(false),
 				MarkdownDescription: "Lets a destroy of a cluster that manages itself, or whose manager is lost, delete exactly the VMs in `machines` over the Proxmox API, " +
-					"each after a check of its UUID. Must be applied before the destroy. Defaults to `false`.",
+					"each after a check of its UUID, and stopped clones that bear the name of one of them. Must be applied before the destroy. Defaults to `false`.",
 			},
 			"id":         keptString("The Cluster as `namespace/name`."),
 			"access":     accessOutput("How the cluster is reached, for the resources that work on it."),
