@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,8 +24,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// buildsAtOnce is how many programs are built side by side: one links while
-// the other compiles.
+// buildsAtOnce is how many modules are built side by side: the programs of one
+// link while those of the other compile.
 const buildsAtOnce = 2
 
 // heartbeat is how often a running build says that it still runs.
@@ -137,19 +138,38 @@ func (b *builder) buildPrograms(ctx context.Context, scratch string) (map[string
 	)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(buildsAtOnce)
-	for i, p := range b.programs {
+	for _, programs := range b.programsByModule() {
 		group.Go(func() error {
-			made, err := b.programLayer(ctx, p, programKeys[p.Name], scratch, fmt.Sprintf("%d of %d", i+1, len(b.programs)))
-			if err != nil {
-				return err
+			for _, p := range programs {
+				position := fmt.Sprintf("%d of %d", slices.Index(b.programs, p)+1, len(b.programs))
+				made, err := b.programLayer(ctx, p, programKeys[p.Name], scratch, position)
+				if err != nil {
+					return err
+				}
+				mu.Lock()
+				layers[p.Name] = made
+				mu.Unlock()
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			layers[p.Name] = made
 			return nil
 		})
 	}
 	return layers, group.Wait()
+}
+
+// programsByModule groups the programs that are built one after the other: those
+// of one module share most of their packages, which two Go commands at once would
+// both compile.
+func (b *builder) programsByModule() [][]program {
+	var groups [][]program
+	for _, p := range b.programs {
+		i := slices.IndexFunc(groups, func(group []program) bool { return group[0].Module == p.Module })
+		if i < 0 {
+			groups = append(groups, []program{p})
+			continue
+		}
+		groups[i] = append(groups[i], p)
+	}
+	return groups
 }
 
 // programLayer returns the layer with one program from the cache, or builds it.
