@@ -48,7 +48,9 @@ func TestAnInterruptLeavesNothing(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	run := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestTheMainJob$", "-test.v")
 	run.Env = append(os.Environ(), "TMPDIR="+dir)
-	run.Stdout = os.Stdout
+	// Its verdict, a failure, must not read like one of this run.
+	var verdict bytes.Buffer
+	run.Stdout = &verdict
 	output, err := run.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +71,7 @@ func TestAnInterruptLeavesNothing(t *testing.T) {
 	}
 	var exit *exec.ExitError
 	if err := run.Wait(); !interrupted || !errors.As(err, &exit) {
-		t.Errorf("it was interrupted: %v; it ended with %v, want a failed test", interrupted, err)
+		t.Errorf("it was interrupted: %v; it ended with %v, want a failed test:\n%s", interrupted, err, strings.ReplaceAll(verdict.String(), "--- ", "    "))
 	}
 	if left := processesOf(t, dir); len(left) > 0 {
 		t.Errorf("processes are left: %q", left)
