@@ -23,21 +23,26 @@ func (d *providerData) connect(ctx context.Context, access kube.Access) (*kube.C
 	return connector.Client(ctx, resolved)
 }
 
-// proxmoxClient answers a client of the Proxmox VE that the provider block names;
-// nothing is dialled yet. It answers errConfigurationUnknown at a plan that does
-// not know the block.
+// proxmoxClient answers the client of the Proxmox VE that the provider block
+// names, the same for all: it holds the connections, and the ticket of a login
+// that may be possible only once. Nothing is dialled yet. It answers
+// errConfigurationUnknown at a plan that does not know the block.
 func (d *providerData) proxmoxClient(ctx context.Context) (*proxmox.Client, error) {
 	connection, err := d.proxmoxConnection(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return proxmox.New(proxmox.Config{
-		Endpoint: connection.Endpoint,
-		TokenID:  connection.TokenID, TokenSecret: connection.TokenSecret,
-		Username: connection.Username, Password: connection.Password,
-		CAPEM: connection.CAPEM, Insecure: connection.Insecure,
-		UserAgent:    "terraform-provider-capi/" + d.version,
-		PollInterval: proxmoxPoll,
-		Lease:        proxmoxLease,
+	d.clientOnce.Do(func() {
+		d.client, d.clientErr = proxmox.New(proxmox.Config{
+			Endpoint: connection.Endpoint,
+			TokenID:  connection.TokenID, TokenSecret: connection.TokenSecret,
+			Username: connection.Username, Password: connection.Password, OTP: connection.OTP,
+			CAPEM: connection.CAPEM, Fingerprint: connection.Fingerprint, Insecure: connection.Insecure,
+			Timeouts:     connection.Timeouts,
+			UserAgent:    "terraform-provider-capi/" + d.version,
+			PollInterval: proxmoxPoll,
+			Lease:        proxmoxLease,
+		})
 	})
+	return d.client, d.clientErr
 }

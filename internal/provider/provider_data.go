@@ -16,6 +16,7 @@ import (
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/proxmox"
 )
 
 // errConfigurationUnknown says that part of the provider block is not known
@@ -41,6 +42,10 @@ type providerData struct {
 	connectOnce sync.Once
 	connection  proxmoxConnection
 	connectErr  error
+
+	clientOnce sync.Once
+	client     *proxmox.Client
+	clientErr  error
 }
 
 func newProviderData(ctx context.Context, version string, model providerModel) (*providerData, diag.Diagnostics) {

@@ -51,29 +51,7 @@ func (s AccountSpec) roles() []string {
 	return []string{s.roleName()}
 }
 
-var (
-	unsafeInRole = regexp.MustCompile(`[^A-Za-z0-9._-]`)
-	// userPattern and tokenPattern are those of Proxmox VE (pve-access-control,
-	// AccessControl.pm).
-	userPattern  = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9._-]+$`)
-	tokenPattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]+$`)
-)
-
-// CheckUserID refuses what Proxmox VE does not take as a user.
-func CheckUserID(id string) error {
-	if len(id) > 64 || !userPattern.MatchString(id) {
-		return fmt.Errorf("%q is not of the form \"name@realm\", such as \"capi@pve\", of at most 64 characters", id)
-	}
-	return nil
-}
-
-// CheckTokenName refuses what Proxmox VE does not take as a token's name.
-func CheckTokenName(name string) error {
-	if !tokenPattern.MatchString(name) {
-		return fmt.Errorf("%q is not a token name: a letter, then one or more letters, digits, dots, underscores and dashes", name)
-	}
-	return nil
-}
+var unsafeInRole = regexp.MustCompile(`[^A-Za-z0-9._-]`)
 
 // leastPrivileges are what Cluster API's Proxmox provider (v0.8, v0.9) calls
 // for, on a release of Proxmox VE. Datastore.Allocate is for the deletion of the

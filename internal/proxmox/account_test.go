@@ -51,7 +51,7 @@ func TestAnAccountHasExactlyThePrivilegesThatWereAskedFor(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				held, ok, err := r.as(spec, h.Secret).privileges(t.Context(), "/vms/100")
+				held, ok, err := r.as(spec, h.Secret).privileges(t.Context(), "", "/vms/100")
 				if err != nil || !ok {
 					t.Fatal(ok, err)
 				}

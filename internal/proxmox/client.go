@@ -12,13 +12,8 @@ package proxmox
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,14 +30,23 @@ type Config struct {
 	// TokenID ("user@realm!name") and TokenSecret log in with an API token.
 	TokenID     string
 	TokenSecret string
-	// Username ("user@realm") and Password log in where there is no token.
+	// Username ("user@realm") and Password log in where there is no token. A
+	// ticket does as the password.
 	Username string
 	Password string
+	// OTP is the second factor of Username, where it has one: the six digits of
+	// a TOTP application, or "recovery:KEY". Proxmox VE takes it once.
+	OTP string
 	// CAPEM holds the certificates that the API's is checked against; empty
 	// means those of the system.
 	CAPEM string
+	// Fingerprint is the SHA-256 fingerprint of the API's certificate. It is
+	// checked beside CAPEM where there is one, else instead of any authority.
+	Fingerprint string
 	// Insecure turns the check of the certificate off.
 	Insecure bool
+	// Timeouts bound how long Proxmox VE may be silent.
+	Timeouts Timeouts
 	// UserAgent is sent with each request.
 	UserAgent string
 	// PollInterval is the time between two looks at a running task; zero means
@@ -62,12 +66,12 @@ type Client struct {
 	base      string
 	transport http.RoundTripper
 	api       *pve.Client
+	peer      *peer
 
 	versionLock sync.Mutex
 	version     Version
 
-	loginLock sync.Mutex
-	loggedIn  bool
+	login login
 }
 
 // New makes a client. Nothing is dialled; the error is about the configuration.
@@ -82,14 +86,13 @@ func New(config Config) (*Client, error) {
 	if config.Lease <= 0 {
 		config.Lease = defaultLease
 	}
-	transport := config.Transport
-	if transport == nil {
-		if transport, err = newTransport(config); err != nil {
+	c := &Client{config: config, base: endpoint, transport: config.Transport, peer: &peer{}}
+	if c.transport == nil {
+		if c.transport, err = newTransport(config, c.peer); err != nil {
 			return nil, err
 		}
 	}
-	c := &Client{config: config, base: endpoint, transport: transport}
-	c.api = c.newAPI(transport)
+	c.api = c.newAPI(c.transport)
 	return c, nil
 }
 
@@ -113,72 +116,9 @@ func (c *Client) newAPI(transport http.RoundTripper) *pve.Client {
 	if c.config.TokenID != "" {
 		options = append(options, pve.WithAPIToken(c.config.TokenID, c.config.TokenSecret))
 	} else {
-		options = append(options, pve.WithCredentials(&pve.Credentials{Username: c.config.Username, Password: c.config.Password}))
+		options = append(options, pve.WithRequestInterceptor(c.login.sign))
 	}
-	return pve.NewClient(c.base+"/api2/json", options...)
-}
-
-// login gets a ticket before the first call of a client without a token. The
-// library would try the call without one first, which Proxmox VE takes 3 s to
-// refuse. It renews the ticket by itself later.
-func (c *Client) login(ctx context.Context) error {
-	c.loginLock.Lock()
-	defer c.loginLock.Unlock()
-	if c.config.TokenID != "" || c.loggedIn {
-		return nil
-	}
-	if err := c.api.CreateSession(ctx); err != nil && !errors.Is(err, pve.ErrSessionExists) {
-		return err
-	}
-	c.loggedIn = true
-	return nil
-}
-
-// newTransport has no timeout for a whole request, which would cut the upload
-// of an image, but for each silence: Proxmox VE itself gives up a call that it
-// forwards to another node after 30 s. HTTP/2 is off, because Proxmox VE older
-// than 8.4 says what is wrong in the reason phrase only, which HTTP/2 drops.
-func newTransport(config Config) (http.RoundTripper, error) {
-	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: config.Insecure} //nolint:gosec // the user's own choice, off by default
-	if config.CAPEM != "" {
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM([]byte(config.CAPEM)) {
-			return nil, errors.New("the certificate authority for Proxmox VE holds no certificate in PEM form")
-		}
-		tlsConfig.RootCAs = pool
-	}
-	return &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-		TLSClientConfig:       tlsConfig,
-		TLSHandshakeTimeout:   10 * time.Second,
-		ResponseHeaderTimeout: time.Minute,
-		IdleConnTimeout:       30 * time.Second,
-		TLSNextProto:          map[string]func(string, *tls.Conn) http.RoundTripper{},
-	}, nil
-}
-
-// normalEndpoint brings an endpoint into the form "https://host:port".
-func normalEndpoint(endpoint string) (string, error) {
-	text := strings.TrimSpace(endpoint)
-	if text == "" {
-		return "", errors.New("the Proxmox VE endpoint is empty")
-	}
-	if !strings.Contains(text, "://") {
-		text = "https://" + text
-	}
-	u, err := url.Parse(text)
-	if err != nil {
-		return "", fmt.Errorf("the Proxmox VE endpoint: %w", err)
-	}
-	if u.Scheme != "https" || u.Hostname() == "" || u.User != nil {
-		return "", fmt.Errorf("the Proxmox VE endpoint %q is not of the form https://pve.example:8006", u.Redacted())
-	}
-	port := u.Port()
-	if port == "" {
-		port = "8006"
-	}
-	return "https://" + net.JoinHostPort(u.Hostname(), port), nil
+	return pve.NewClient(c.base+apiRoot, options...)
 }
 
 // Version is a release of Proxmox VE.

@@ -7,8 +7,10 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,13 +29,15 @@ const (
 
 // busyTexts are what Proxmox VE says when it could not get hold of a lock or of
 // a quorum in time. All of them come as a status of 500.
-var busyTexts = []string{
-	"can't lock file",
-	"got lock request timeout",
-	"got lock timeout",
-	"VM is locked (",
-	"no quorum",
-	"cfs-lock",
+var busyTexts = append([]string{"VM is locked ("}, append(lockTexts, quorumTexts...)...)
+
+var (
+	lockTexts   = []string{"can't lock file", "got lock request timeout", "got lock timeout", "cfs-lock"}
+	quorumTexts = []string{"no quorum"}
+)
+
+func hasAny(text string, parts []string) bool {
+	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
 }
 
 // judge classifies an error of one call.
@@ -47,19 +51,13 @@ func judge(err error) verdict {
 		case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 			return busy
 		case http.StatusInternalServerError:
-			for _, text := range busyTexts {
-				if strings.Contains(apiErr.Error(), text) {
-					return busy
-				}
+			if hasAny(apiErr.Error(), busyTexts) {
+				return busy
 			}
 		}
 		return final
 	}
-	if pve.IsTaskFailed(err) || pve.IsTimeout(err) {
-		return final
-	}
-	var certificate *tls.CertificateVerificationError
-	if errors.As(err, &certificate) {
+	if err == nil || pve.IsTaskFailed(err) || pve.IsTimeout(err) || distrusted(err) {
 		return final
 	}
 	var op *net.OpError
@@ -67,40 +65,78 @@ func judge(err error) verdict {
 		return unsent
 	}
 	var transport interface{ Timeout() bool } // *url.Error and all of net's
-	if errors.As(err, &transport) {
+	if errors.As(err, &transport) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return answered
 	}
 	return final
 }
 
-// attempts of a call before it is given up, and the longest wait between two.
-// With the first wait of a quarter of a second they last about 20 s.
-const (
-	attempts    = 8
-	longestWait = 16 // times the first wait
-)
+// distrusted says whether an error is about who answers and how, not about
+// whether: asking again meets the same server.
+func distrusted(err error) bool {
+	var certificate *tls.CertificateVerificationError
+	var fingerprint *fingerprintError
+	var plain tls.RecordHeaderError
+	return errors.As(err, &certificate) || errors.As(err, &fingerprint) || errors.As(err, &plain) || errors.Is(err, http.ErrSchemeMismatch)
+}
 
-// retry is the one retry policy. safe says that doing the call twice does no
-// harm.
+// backoff is how one call is repeated: the waits double from a quarter of a poll
+// interval, up to four of these, until they add up to the limit.
+type backoff struct{ next, longest, left time.Duration }
+
+func (c *Client) backoff() *backoff {
+	poll := c.config.PollInterval
+	b := &backoff{next: max(poll/4, 1), longest: 4 * poll, left: c.config.Timeouts.Retry}
+	if b.left <= 0 {
+		b.left = 16 * poll
+	}
+	return b
+}
+
+// wait answers how long to wait before the next attempt; ok is false when there
+// is none. hint is what the server asks for, or zero.
+func (b *backoff) wait(hint time.Duration) (d time.Duration, ok bool) {
+	if b.left <= 0 {
+		return 0, false
+	}
+	d = min(max(b.next, hint), b.left)
+	b.left -= d
+	b.next = min(2*b.next, b.longest)
+	return d, true
+}
+
+// retry is the one retry policy: calls that were surely not carried out are
+// repeated, and so are those whose fate is unknown where that does no harm,
+// which is what safe says. A ticket that is refused is replaced once.
 func (c *Client) retry(ctx context.Context, safe bool, try func() error) error {
-	wait := c.config.PollInterval / 4
-	for attempt := 1; ; attempt++ {
-		err := c.login(ctx)
-		repeatable := safe || err != nil // a login can always be repeated
-		if err == nil {
+	waits, loginAgain := c.backoff(), true
+	for {
+		err := c.ensureLogin(ctx)
+		loggedIn := err == nil
+		if loggedIn {
 			err = try()
 		}
 		if err == nil {
 			return nil
 		}
+		apiErr, _ := pve.AsAPIError(err)
+		if loggedIn && loginAgain && apiErr != nil && apiErr.StatusCode == http.StatusUnauthorized && c.login.forget() {
+			loginAgain = false
+			continue
+		}
 		v := judge(err)
-		if v == final || (v == answered && !repeatable) || attempt == attempts || ctx.Err() != nil {
+		repeatable := safe || !loggedIn // a login can always be repeated
+		if v == final || (v == answered && !repeatable) || ctx.Err() != nil {
 			return explain(err, c)
 		}
-		if !sleep(ctx, wait) {
+		var hint time.Duration
+		if apiErr != nil {
+			hint = apiErr.RetryAfter
+		}
+		d, ok := waits.wait(hint)
+		if !ok || !sleep(ctx, d) {
 			return explain(err, c)
 		}
-		wait = min(2*wait, longestWait*c.config.PollInterval/4)
 	}
 }
 

@@ -285,11 +285,6 @@ func (c *Client) uploadFile(ctx context.Context, b *build, content fetched) erro
 			return err
 		}
 		api := c.newAPI(boundTransport{ctx: ctx, base: c.transport})
-		if c.config.TokenID == "" {
-			if err := api.CreateSession(ctx); err != nil {
-				return err
-			}
-		}
 		metered := io.TeeReader(content, &meter{total: content.size, say: say})
 		return api.UploadReader("/nodes/"+node+"/storage/"+storage+"/upload", map[string]string{"content": b.transfer.content()}, file, metered, content.size, &upid)
 	})

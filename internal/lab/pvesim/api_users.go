@@ -74,11 +74,36 @@ func createTicket(c *call) (any, error) {
 	if !strings.Contains(name, "@") {
 		name += "@" + cmp.Or(c.str("realm"), "pam")
 	}
+	denied := &refusal{status: 401, message: "authentication failure"} // says no more, lest users be guessed
+	u := c.state.Users[name]
+	if u == nil || c.usable(name, u) != nil || c.has("otp") && c.has("tfa-challenge") {
+		return nil, denied
+	}
 	password := c.str("password")
-	if got, ok := c.verifyTicket(password); ok && got == name {
+	needed := false
+	if c.has("tfa-challenge") { // the second half of a login
+		got, challenge, ok := c.verifyTicket(c.str("tfa-challenge"))
+		if !ok || !challenge || got != name || !c.secondFactorOK(u, password) {
+			return nil, denied
+		}
+	} else if got, challenge, ok := c.verifyTicket(password); ok && !challenge && (got == name || got == superuser) {
 		// A ticket as password renews the session.
-	} else if !c.passwordOK(name, password) {
-		return nil, &refusal{status: 401, message: "authentication failure"}
+	} else {
+		switch {
+		case !c.passwordOK(name, password):
+			return nil, denied
+		case c.has("otp"):
+			if len(u.TOTP) == 0 || !c.secondFactorOK(u, c.str("otp")) {
+				return nil, denied
+			}
+		default:
+			needed = len(u.TOTP) > 0
+		}
+	}
+	out := map[string]any{"username": name, "CSRFPreventionToken": c.csrfToken(name)}
+	if needed {
+		out["ticket"], out["NeedTFA"] = c.newChallenge(name), 1
+		return out, nil
 	}
 	capabilities := map[string]map[string]int{}
 	for group, p := range map[string]string{"access": "/access", "dc": "/", "nodes": "/nodes", "storage": "/storage", "vms": "/vms", "sdn": "/sdn", "mapping": "/mapping"} {
@@ -87,9 +112,8 @@ func createTicket(c *call) (any, error) {
 			capabilities[group][priv] = 1
 		}
 	}
-	return map[string]any{
-		"username": name, "ticket": c.newTicket(name), "CSRFPreventionToken": c.csrfToken(name), "cap": capabilities,
-	}, nil
+	out["ticket"], out["cap"] = c.newTicket(name), capabilities
+	return out, nil
 }
 
 // seesUser says whether a user is in the caller's list.

@@ -5,14 +5,17 @@ package pvesim
 
 import (
 	"crypto/hmac"
+	"crypto/sha1" // what authenticator applications use
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/crypto/bcrypt"
 )
@@ -106,8 +109,8 @@ func (s *Simulator) usable(name string, u *user) error {
 }
 
 func (c *call) byTicket(ticket string) error {
-	name, ok := c.verifyTicket(ticket)
-	if !ok {
+	name, challenge, ok := c.verifyTicket(ticket)
+	if !ok || challenge {
 		return c.authFailure("permission denied - invalid PVE ticket")
 	}
 	u := c.state.Users[name]
@@ -134,20 +137,34 @@ func (s *Simulator) newTicket(name string) string {
 	return plain + "::" + s.sign(plain)
 }
 
-func (s *Simulator) verifyTicket(ticket string) (name string, ok bool) {
+// newChallenge is the ticket of a user whose second factor is still to come. It
+// opens nothing, and does not name the user, who is part of what is signed.
+func (s *Simulator) newChallenge(name string) string {
+	plain := fmt.Sprintf("PVE:!tfa!%s:%08X", url.QueryEscape(`{"totp":true,"recovery":"unavailable"}`), s.opts.Clock.Now().Unix())
+	return plain + "::" + s.sign(plain+":"+name)
+}
+
+// verifyTicket answers whose ticket it is, and whether it is a challenge alone.
+func (s *Simulator) verifyTicket(ticket string) (name string, challenge, ok bool) {
 	plain, sig, found := strings.Cut(ticket, "::")
-	if !found || subtle.ConstantTimeCompare([]byte(sig), []byte(s.sign(plain))) != 1 {
-		return "", false
-	}
 	parts := strings.Split(plain, ":")
-	if len(parts) != 3 || parts[0] != "PVE" {
-		return "", false
+	if !found || len(parts) != 3 || parts[0] != "PVE" {
+		return "", false, false
 	}
 	made, err := strconv.ParseInt(parts[2], 16, 64)
 	if err != nil || s.opts.Clock.Now().Unix()-made > ticketLifetime {
-		return "", false
+		return "", false, false
 	}
-	return parts[1], true
+	signed := func(text string) bool { return subtle.ConstantTimeCompare([]byte(sig), []byte(s.sign(text))) == 1 }
+	if !strings.HasPrefix(parts[1], "!tfa!") {
+		return parts[1], false, signed(plain)
+	}
+	for name := range s.state.Users {
+		if signed(plain + ":" + name) {
+			return name, true, true
+		}
+	}
+	return "", false, false
 }
 
 func (s *Simulator) csrfToken(name string) string { return s.sign("csrf:" + name) }
@@ -156,6 +173,51 @@ func (s *Simulator) sign(text string) string {
 	mac := hmac.New(sha256.New, s.state.AuthKey)
 	mac.Write([]byte(text))
 	return base64.RawStdEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// totpStep is how long a one-time password is good for, in seconds (RFC 6238).
+const totpStep = 30
+
+// TOTP answers the one-time password of a secret at a time, as an authenticator
+// application shows it: RFC 6238 with SHA-1 and six digits.
+func TOTP(secret []byte, at time.Time) string { return totp(secret, at.Unix()/totpStep) }
+
+func totp(secret []byte, counter int64) string {
+	mac := hmac.New(sha1.New, secret)
+	_ = binary.Write(mac, binary.BigEndian, counter)
+	sum := mac.Sum(nil)
+	at := sum[len(sum)-1] & 0xf
+	return fmt.Sprintf("%06d", (binary.BigEndian.Uint32(sum[at:])&0x7fffffff)%1_000_000)
+}
+
+// EnrollTOTP gives a user a second factor and answers its secret.
+func (s *Simulator) EnrollTOTP(userid string) (secret []byte, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u := s.state.Users[userid]
+	if u == nil {
+		return nil, die("no such user ('%s')", userid)
+	}
+	u.TOTP = randomBytes(20)
+	s.save()
+	return u.TOTP, nil
+}
+
+// secondFactorOK checks an answer such as "totp:123456": the code of now or one
+// step to either side, each once.
+func (s *Simulator) secondFactorOK(u *user, answer string) bool {
+	code, ok := strings.CutPrefix(answer, "totp:")
+	if !ok {
+		return false
+	}
+	now := s.opts.Clock.Now().Unix() / totpStep
+	for counter := now - 1; counter <= now+1; counter++ {
+		if counter > u.TOTPUsed && subtle.ConstantTimeCompare([]byte(code), []byte(totp(u.TOTP, counter))) == 1 {
+			u.TOTPUsed = counter
+			return true
+		}
+	}
+	return false
 }
 
 // passwordOK checks a login.

@@ -199,7 +199,7 @@ func (s *Simulator) grantedOn(who principal, p string) privileges {
 	for _, pl := range s.poolsHolding(p) {
 		poolRoles := s.rolesOn(who, "/pool/"+pl)
 		if _, ok := poolRoles[noAccess]; ok {
-			continue
+			return privs // on a pool it takes away what the path itself grants
 		}
 		for role := range poolRoles {
 			if _, ok := roles[role]; !ok {

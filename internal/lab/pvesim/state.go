@@ -44,6 +44,10 @@ type user struct {
 	Tokens    map[string]*token `json:"tokens,omitempty"`
 	// Password is a bcrypt hash.
 	Password []byte `json:"password,omitempty"`
+	// TOTP is the secret of the second factor, where there is one, and TOTPUsed
+	// the step of the last code that was taken.
+	TOTP     []byte `json:"totp,omitempty"`
+	TOTPUsed int64  `json:"totp_used,omitempty"`
 }
 
 type token struct {

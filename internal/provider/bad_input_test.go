@@ -1,0 +1,196 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package provider
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/terraform-plugin-framework/providerserver"
+	"github.com/hashicorp/terraform-plugin-go/tfprotov6"
+	"github.com/hashicorp/terraform-plugin-go/tftypes"
+)
+
+// object is a configuration written as Go values; what is left out is null.
+type object = map[string]any
+
+// unknown is a value that is not known yet.
+type unknown struct{}
+
+// configured builds a value of a schema's type.
+func configured(t *testing.T, kind tftypes.Type, value any) tftypes.Value {
+	t.Helper()
+	switch v := value.(type) {
+	case nil:
+		return tftypes.NewValue(kind, nil)
+	case unknown:
+		return tftypes.NewValue(kind, tftypes.UnknownValue)
+	case int:
+		return tftypes.NewValue(kind, big.NewFloat(float64(v)))
+	case object:
+		members := map[string]tftypes.Value{}
+		if o, ok := kind.(tftypes.Object); ok {
+			for name, memberKind := range o.AttributeTypes {
+				members[name] = configured(t, memberKind, v[name])
+			}
+			for name := range v {
+				if _, ok := o.AttributeTypes[name]; !ok {
+					t.Fatalf("there is no attribute %s", name)
+				}
+			}
+			return tftypes.NewValue(kind, members)
+		}
+		element := kind.(tftypes.Map).ElementType
+		for name, member := range v {
+			members[name] = configured(t, element, member)
+		}
+		return tftypes.NewValue(kind, members)
+	case []any:
+		element := tftypes.Type(nil)
+		switch k := kind.(type) {
+		case tftypes.List:
+			element = k.ElementType
+		case tftypes.Set:
+			element = k.ElementType
+		}
+		members := []tftypes.Value{}
+		for _, member := range v {
+			members = append(members, configured(t, element, member))
+		}
+		return tftypes.NewValue(kind, members)
+	}
+	return tftypes.NewValue(kind, value)
+}
+
+// protocolValidator validates configurations as a plan does, over the plugin protocol.
+type protocolValidator struct {
+	server tfprotov6.ProviderServer
+	schema *tfprotov6.GetProviderSchemaResponse
+}
+
+func newProtocolValidator(t *testing.T) *protocolValidator {
+	t.Helper()
+	server := providerserver.NewProtocol6(New("test")())()
+	schema, err := server.GetProviderSchema(t.Context(), &tfprotov6.GetProviderSchemaRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &protocolValidator{server: server, schema: schema}
+}
+
+func dynamic(t *testing.T, kind tftypes.Type, value any) *tfprotov6.DynamicValue {
+	t.Helper()
+	raw, err := tfprotov6.NewDynamicValue(kind, configured(t, kind, value))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &raw
+}
+
+// said joins the errors of a validation.
+func said(diagnostics []*tfprotov6.Diagnostic, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	var out []string
+	for _, d := range diagnostics {
+		if d.Severity == tfprotov6.DiagnosticSeverityError {
+			out = append(out, fmt.Sprintf("%s at %s: %s", d.Summary, d.Attribute, d.Detail))
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+func (v *protocolValidator) provider(t *testing.T, config object) string {
+	t.Helper()
+	resp, err := v.server.ValidateProviderConfig(context.Background(), &tfprotov6.ValidateProviderConfigRequest{
+		Config: dynamic(t, v.schema.Provider.ValueType(), config),
+	})
+	if err != nil {
+		return err.Error()
+	}
+	return said(resp.Diagnostics, nil)
+}
+
+func (v *protocolValidator) resource(t *testing.T, name string, config object) string {
+	t.Helper()
+	resp, err := v.server.ValidateResourceConfig(context.Background(), &tfprotov6.ValidateResourceConfigRequest{
+		TypeName: name, Config: dynamic(t, v.schema.ResourceSchemas[name].ValueType(), config),
+	})
+	if err != nil {
+		return err.Error()
+	}
+	return said(resp.Diagnostics, nil)
+}
+
+// a certificate that is one, for what only has to be read.
+const somePEM = `-----BEGIN CERTIFICATE-----
+MIIBITCByAIJAL7VQt5Q2Gt9MAoGCCqGSM49BAMCMBkxFzAVBgNVBAMMDm5vdCBh
+-----END CERTIFICATE-----`
+
+func TestTheProxmoxBlockIsCheckedAtPlan(t *testing.T) {
+	v := newProtocolValidator(t)
+	fingerprint := strings.TrimSuffix(strings.Repeat("AB:", 32), ":")
+	for _, test := range []struct {
+		name  string
+		block object
+		want  string // empty: no error
+	}{
+		{"a token is right", object{"endpoint": "https://pve:8006", "token_id": "root@pam!tf", "token_secret": "s"}, ""},
+		{"unknown values are left", object{"endpoint": unknown{}, "token_id": unknown{}, "ca_pem": unknown{}, "username": unknown{}, "fingerprint_sha256": unknown{}, "timeouts": unknown{}}, ""},
+		{"a bare name is an endpoint", object{"endpoint": "pve"}, ""},
+		{"a pasted address bar is an endpoint", object{"endpoint": "https://pve.example:8006/#v1:0:=node%2Fpve1:4::::::"}, ""},
+		{"a user with a code is right", object{"username": "root@pam", "password": "p", "otp": "123456"}, ""},
+		{"a user with a recovery key is right", object{"username": "root@pam", "password": "p", "otp": "recovery:ab12-cd34"}, ""},
+		{"a fingerprint beside a password", object{"username": "root@pam", "password": "p", "fingerprint_sha256": fingerprint}, ""},
+		{"a fingerprint without colons", object{"fingerprint_sha256": strings.ToLower(strings.ReplaceAll(fingerprint, ":", ""))}, ""},
+		{"a fingerprint as openssl prints it", object{"fingerprint_sha256": "sha256 Fingerprint=" + fingerprint}, ""},
+		{"timeouts are durations", object{"timeouts": object{"connect": "5s", "retry": "1m30s"}}, ""},
+
+		{"http is refused", object{"endpoint": "http://pve:8006"}, "write https://pve:8006"},
+		{"an empty endpoint", object{"endpoint": " "}, "is empty"},
+		{"a path that the API is not at", object{"endpoint": "https://example.com/pve"}, "has the path /pve"},
+		{"a port out of range", object{"endpoint": "pve:80066"}, "a port that does not exist"},
+		{"another scheme", object{"endpoint": "ssh://pve"}, "not of the form"},
+		{"a login in the endpoint", object{"endpoint": "https://root:hidden@pve"}, "holds a login"},
+		{"two endpoints", object{"endpoint": "https://pve1:8006,https://pve2:8006"}, "no address"},
+		{"a token without name", object{"token_id": "root@pam"}, `no "!"`},
+		{"a token without realm", object{"token_id": "root!tf"}, "name@realm"},
+		{"a token with its secret", object{"token_id": "root@pam!t=hidden"}, "more than the token's id"},
+		{"a token as a header", object{"token_id": "PVEAPIToken=root@pam!t=hidden"}, "more than the token's id"},
+		{"a token of one letter", object{"token_id": "root@pam!t"}, "not a token name"},
+		{"a whole token as secret", object{"token_id": "root@pam!tf", "token_secret": "root@pam!t=hidden"}, `what follows "="`},
+		{"a secret with a line end", object{"token_secret": "hidden\n"}, "white space"},
+		{"an empty secret", object{"token_secret": ""}, "empty"},
+		{"a user without realm", object{"username": "root"}, "name@realm"},
+		{"a token as user", object{"username": "root@pam!tf"}, "name@realm"},
+		{"an empty password", object{"password": ""}, "at least 1"},
+		{"a code that is none", object{"username": "root@pam", "otp": "12 34 56"}, "one-time password"},
+		{"a code with a token", object{"token_id": "root@pam!tf", "otp": "123456"}, "Remove otp"},
+		{"two logins", object{"token_id": "root@pam!tf", "username": "root@pam"}, "Remove one of the two"},
+		{"a token with a password", object{"token_id": "root@pam!tf", "password": "hidden"}, "no password"},
+		{"a user with a token's secret", object{"username": "root@pam", "token_secret": "hidden"}, "no token_secret"},
+		{"an authority that is no PEM", object{"ca_pem": "pve-root-ca.pem"}, `file("pve-root-ca.pem")`},
+		{"an authority that is no certificate", object{"ca_pem": somePEM}, "no certificate"},
+		{"a fingerprint of SHA-1", object{"fingerprint_sha256": strings.Repeat("AB:", 19) + "AB"}, "no SHA-256 fingerprint"},
+		{"a fingerprint with other letters", object{"fingerprint_sha256": "XY" + fingerprint[2:]}, "no SHA-256 fingerprint"},
+		{"a fingerprint that does not count", object{"fingerprint_sha256": fingerprint, "insecure": true}, "would count for nothing"},
+		{"a timeout without unit", object{"timeouts": object{"connect": "5"}}, "is not a duration"},
+		{"a timeout below zero", object{"timeouts": object{"retry": "-5s"}}, "is not a duration"},
+		{"no time at all", object{"timeouts": object{"response": "0s"}}, "is not a duration"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := v.provider(t, object{"proxmox": test.block})
+			if test.want == "" && got != "" || !strings.Contains(got, test.want) {
+				t.Errorf("the plan says %q, want %q", got, test.want)
+			}
+			if strings.Contains(got, "hidden") {
+				t.Errorf("the plan tells a secret: %s", got)
+			}
+		})
+	}
+}
