@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/terraform-plugin-framework/function"
+	"github.com/hashicorp/terraform-plugin-framework/provider"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
 	"github.com/hashicorp/terraform-plugin-framework/resource/schema"
 )
@@ -44,6 +46,33 @@ func TestEveryResourceKeepsTheHouseRules(t *testing.T) {
 			hasExample(t, "resources", meta.TypeName, "resource.tf")
 			hasExample(t, "resources", meta.TypeName, "import.sh")
 			hasPage(t, "resources", meta.TypeName)
+		})
+	}
+}
+
+func TestEveryFunctionKeepsTheHouseRules(t *testing.T) {
+	ctx := context.Background()
+	p, ok := New("test")().(provider.ProviderWithFunctions)
+	if !ok {
+		t.Fatal("the provider has no functions")
+	}
+	for _, make := range p.Functions(ctx) {
+		f := make()
+		var meta function.MetadataResponse
+		f.Metadata(ctx, function.MetadataRequest{}, &meta)
+		t.Run(meta.Name, func(t *testing.T) {
+			var resp function.DefinitionResponse
+			f.Definition(ctx, function.DefinitionRequest{}, &resp)
+			if resp.Definition.Summary == "" || resp.Definition.MarkdownDescription == "" {
+				t.Error("it has no summary or no description")
+			}
+			for _, parameter := range resp.Definition.Parameters {
+				if parameter.GetMarkdownDescription() == "" {
+					t.Errorf("the parameter %s has no description", parameter.GetName())
+				}
+			}
+			hasExample(t, "functions", meta.Name, "function.tf")
+			hasPage(t, "functions", meta.Name)
 		})
 	}
 }

@@ -71,6 +71,7 @@ func (p *capiProvider) Resources(context.Context) []func() resource.Resource {
 func (p *capiProvider) DataSources(context.Context) []func() datasource.DataSource {
 	return []func() datasource.DataSource{
 		newTalosImageDataSource,
+		newProxmoxPermissionsDataSource,
 	}
 }
 
@@ -79,6 +80,7 @@ func (p *capiProvider) Functions(context.Context) []func() function.Function {
 	return []func() function.Function{
 		newTalosSchematicIDFunction,
 		newTalosImageURLFunction,
+		newProxmoxTokenIDParseFunction,
 	}
 }
 

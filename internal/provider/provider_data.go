@@ -95,13 +95,22 @@ func (d *providerData) resolveAccess(access kube.Access) (kube.Access, error) {
 // configuredData takes the provider data out of a resource's Configure request.
 // It answers nil while Terraform validates without a configured provider.
 func configuredData(req resource.ConfigureRequest, resp *resource.ConfigureResponse) *providerData {
-	if req.ProviderData == nil {
-		return nil
-	}
-	data, ok := req.ProviderData.(*providerData)
-	if !ok {
-		resp.Diagnostics.AddError("Unable to configure the resource",
-			fmt.Sprintf("The provider handed over %T. This is a defect of the provider; please report it.", req.ProviderData))
+	data, err := providerDataOf(req.ProviderData)
+	if err != nil {
+		resp.Diagnostics.AddError("Unable to configure the resource", err.Error())
 	}
 	return data
+}
+
+// providerDataOf takes the provider data out of what a Configure request holds;
+// nil stays nil.
+func providerDataOf(given any) (*providerData, error) {
+	if given == nil {
+		return nil, nil // during a validation
+	}
+	data, ok := given.(*providerData)
+	if !ok {
+		return nil, fmt.Errorf("the provider handed over %T. This is a defect of the provider; please report it", given)
+	}
+	return data, nil
 }

@@ -24,11 +24,12 @@ import (
 )
 
 var (
-	_ resource.Resource                = (*serviceAccountResource)(nil)
-	_ resource.ResourceWithConfigure   = (*serviceAccountResource)(nil)
-	_ resource.ResourceWithModifyPlan  = (*serviceAccountResource)(nil)
-	_ resource.ResourceWithImportState = (*serviceAccountResource)(nil)
-	_ resource.ResourceWithIdentity    = (*serviceAccountResource)(nil)
+	_ resource.Resource                   = (*serviceAccountResource)(nil)
+	_ resource.ResourceWithConfigure      = (*serviceAccountResource)(nil)
+	_ resource.ResourceWithModifyPlan     = (*serviceAccountResource)(nil)
+	_ resource.ResourceWithValidateConfig = (*serviceAccountResource)(nil)
+	_ resource.ResourceWithImportState    = (*serviceAccountResource)(nil)
+	_ resource.ResourceWithIdentity       = (*serviceAccountResource)(nil)
 )
 
 const serviceAccountType = "capi_service_account"
@@ -43,6 +44,8 @@ func newServiceAccountResource() resource.Resource { return &serviceAccountResou
 
 func (r *serviceAccountResource) Metadata(_ context.Context, _ resource.MetadataRequest, resp *resource.MetadataResponse) {
 	resp.TypeName = serviceAccountType
+	// Another token name is a rotation of the same account.
+	resp.ResourceBehavior = resource.ResourceBehavior{MutableIdentity: true}
 }
 
 func (r *serviceAccountResource) IdentitySchema(_ context.Context, _ resource.IdentitySchemaRequest, resp *resource.IdentitySchemaResponse) {
@@ -65,25 +68,79 @@ func (r *serviceAccountResource) Configure(_ context.Context, req resource.Confi
 	r.data = configuredData(req, resp)
 }
 
-// ModifyPlan plans new credentials where the token has to be made again, or
-// where the provider block says another address.
+// ValidateConfig checks what the permissions' attributes say together.
+func (r *serviceAccountResource) ValidateConfig(ctx context.Context, req resource.ValidateConfigRequest, resp *resource.ValidateConfigResponse) {
+	var config serviceAccountModel
+	resp.Diagnostics.Append(req.Config.Get(ctx, &config)...)
+	if resp.Diagnostics.HasError() || config.Permissions.IsUnknown() {
+		return
+	}
+	permissions := config.Permissions.ValueString()
+	if permissions == proxmox.Custom && config.Grants.IsNull() {
+		resp.Diagnostics.AddAttributeError(path.Root("grants"), "Unable to grant custom permissions", "permissions is \"custom\": list them in grants.")
+	}
+	if permissions != proxmox.Custom && !config.Grants.IsNull() {
+		resp.Diagnostics.AddAttributeError(path.Root("grants"), "Unable to use the grants", "They count for permissions = \"custom\" alone.")
+	}
+	if (permissions == proxmox.Custom || permissions == proxmox.Article) && !config.ConfineTo.IsNull() {
+		resp.Diagnostics.AddAttributeError(path.Root("confine_to"), "Unable to confine the permissions",
+			"confine_to counts for permissions = \"least_privilege\" alone, which is the default. For others say where in grants.")
+	}
+	if config.Grants.IsNull() || config.Grants.IsUnknown() {
+		return
+	}
+	var grants []grantModel
+	resp.Diagnostics.Append(config.Grants.ElementsAs(ctx, &grants, false)...)
+	for _, g := range grants {
+		if g.Role.IsUnknown() || g.Privileges.IsUnknown() || g.Role.IsNull() != g.Privileges.IsNull() {
+			continue
+		}
+		resp.Diagnostics.AddAttributeError(path.Root("grants"), "Unable to read the grants",
+			"The one on "+g.Path.ValueString()+" needs either a role or privileges.")
+	}
+}
+
+// ModifyPlan plans new credentials where the token has to be made again, is to
+// be rotated, or where the provider block says another address.
 func (r *serviceAccountResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRequest, resp *resource.ModifyPlanResponse) {
 	if planDestroy(ctx, req, resp) {
 		return
 	}
 	planPhase(ctx, resp)
-	var plan serviceAccountModel
+	var plan, state serviceAccountModel
 	resp.Diagnostics.Append(resp.Plan.Get(ctx, &plan)...)
-	if resp.Diagnostics.HasError() || req.State.Raw.IsNull() {
+	created := req.State.Raw.IsNull()
+	if !created {
+		resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
+	}
+	if resp.Diagnostics.HasError() {
 		return
 	}
-	var state serviceAccountModel
-	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
-	if resp.Diagnostics.HasError() || !r.credentialsChange(ctx, state) {
+	if given(plan.ExpiresAt) && !plan.ExpiresAt.Equal(state.ExpiresAt) {
+		if at, err := time.Parse(time.RFC3339, plan.ExpiresAt.ValueString()); err == nil && !at.After(time.Now()) {
+			resp.Diagnostics.AddAttributeError(path.Root("expires_at"), "Unable to make a token that has run out", "expires_at is "+plan.ExpiresAt.ValueString()+", which is in the past.")
+		}
+	}
+	if created {
 		return
 	}
-	resp.Diagnostics.Append(resp.Plan.SetAttribute(ctx, path.Root("credentials"), types.ObjectUnknown(credentialsTypes))...)
-	resp.Diagnostics.Append(resp.Plan.SetAttribute(ctx, path.Root("credentials_version"), types.Int64Unknown())...)
+	set := func(name string, value any) {
+		resp.Diagnostics.Append(resp.Plan.SetAttribute(ctx, path.Root(name), value)...)
+	}
+	switch {
+	case plan.TokenName.IsUnknown() || plan.UserID.IsUnknown():
+		set("id", types.StringUnknown())
+	default:
+		set("id", types.StringValue(plan.UserID.ValueString()+"!"+plan.TokenName.ValueString()))
+	}
+	rotates := plan.rotates(state)
+	if rotates {
+		set("token_id", types.StringUnknown())
+	}
+	if rotates || r.credentialsChange(ctx, state) {
+		set("credentials", types.ObjectUnknown(credentialsTypes))
+		set("credentials_version", types.Int64Unknown())
+	}
 }
 
 // credentialsChange says whether an update will change the credentials.
@@ -101,7 +158,11 @@ func (r *serviceAccountResource) credentialsChange(ctx context.Context, state se
 	if err != nil {
 		return false
 	}
-	want, have := state.access(client, connection), state.credentials(ctx)
+	have := state.credentials(ctx)
+	want, err := state.access(ctx, client, connection, have)
+	if err != nil {
+		return false
+	}
 	want.Secret = have.Secret
 	return want != have
 }
@@ -117,8 +178,9 @@ func (r *serviceAccountResource) Create(ctx context.Context, req resource.Create
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	plan.Instance = types.StringValue(uuid.NewString())
-	plan.ID = types.StringValue(plan.spec().TokenID())
-	client, err := r.ensure(ctx, &plan, serviceAccountModel{}, proxmox.Holder{Instance: plan.Instance.ValueString()}, &resp.State, resp.Identity)
+	plan.ID = types.StringValue(plan.UserID.ValueString() + "!" + plan.TokenName.ValueString())
+	plan.TokenID = plan.ID
+	client, err := r.ensure(ctx, &plan, nil, &resp.State, resp.Identity)
 	if err != nil {
 		f := failure{verb: "create", thing: plan.title(), cause: err, next: "remove the cause and run apply again"}
 		if !plan.Phase.IsNull() {
@@ -128,10 +190,18 @@ func (r *serviceAccountResource) Create(ctx context.Context, req resource.Create
 		f.addTo(&resp.Diagnostics)
 		return
 	}
-	spec, instance := plan.spec(), plan.Instance.ValueString()
-	keepLater(ctx, plan.title(), func(ctx context.Context) error {
+	r.keepLater(ctx, client, plan)
+}
+
+// keepLater marks an account as kept once its state has surely been written.
+func (r *serviceAccountResource) keepLater(ctx context.Context, client *proxmox.Client, m serviceAccountModel) {
+	spec, err := m.spec(ctx)
+	if err != nil {
+		return
+	}
+	keepLater(ctx, m.title(), func(ctx context.Context) error {
 		account, err := client.ReadAccount(ctx, spec)
-		if err != nil || account.Instance != instance {
+		if err != nil || account.Instance != m.Instance.ValueString() {
 			return err
 		}
 		return client.KeepAccount(ctx, account)
@@ -139,10 +209,8 @@ func (r *serviceAccountResource) Create(ctx context.Context, req resource.Create
 }
 
 // ensure makes or finishes the account and writes the state: whole when it is
-// done, else as far as it came.
-func (r *serviceAccountResource) ensure(ctx context.Context, plan *serviceAccountModel, prior serviceAccountModel, holder proxmox.Holder,
-	state *tfsdk.State, identity *tfsdk.ResourceIdentity,
-) (*proxmox.Client, error) {
+// done, else as far as it came. prior is nil for a Create.
+func (r *serviceAccountResource) ensure(ctx context.Context, plan, prior *serviceAccountModel, state *tfsdk.State, identity *tfsdk.ResourceIdentity) (*proxmox.Client, error) {
 	client, err := r.data.proxmoxClient(ctx)
 	if err != nil {
 		return nil, err
@@ -151,18 +219,38 @@ func (r *serviceAccountResource) ensure(ctx context.Context, plan *serviceAccoun
 	if err != nil {
 		return nil, err
 	}
+	spec, err := plan.spec(ctx)
+	if err != nil {
+		return nil, err
+	}
+	holder, before := proxmox.Holder{Instance: plan.Instance.ValueString()}, serviceAccountModel{}
+	if prior != nil {
+		before = *prior
+		if holder, err = prior.holder(ctx, *plan); err != nil {
+			return nil, err
+		}
+		_, spec.CurrentToken, _ = strings.Cut(prior.TokenID.ValueString(), "!")
+	}
 	plan.Phase = types.StringNull()
-	secret, err := client.EnsureAccount(ctx, plan.spec(), holder, reporter(&plan.Phase))
-	if err != nil && plan.Phase.IsNull() {
-		return nil, err // refused before the first side effect
+	issued, err := client.EnsureAccount(ctx, spec, holder, reporter(&plan.Phase))
+	if err != nil && (plan.Phase.IsNull() || holder.Rotate) {
+		// Refused before the first side effect, or a rotation, which the next apply
+		// begins again: what the state says still holds.
+		return nil, err
 	}
-	credentials := plan.access(client, connection)
-	if secret != "" {
-		credentials.Secret = types.StringValue(secret)
+	plan.TokenID = types.StringValue(spec.UserID + "!" + issued.Name)
+	credentials, accessErr := plan.access(ctx, client, connection, before.credentials(ctx))
+	if issued.Secret != "" {
+		credentials.Secret = types.StringValue(issued.Secret)
 	}
-	plan.setCredentials(ctx, credentials, prior.Credentials, prior.CredentialsVersion)
-	if err == nil {
+	plan.setCredentials(ctx, credentials, before.Credentials, before.CredentialsVersion)
+	if err = errors.Join(err, accessErr); err == nil {
 		plan.Phase = types.StringValue(phaseReady)
+	}
+	spec.CurrentToken = issued.Name
+	plan.RetiringTokens = types.ListNull(types.ObjectType{AttrTypes: retiringTokenTypes})
+	if account, readErr := client.ReadAccount(ctx, spec); readErr == nil {
+		err = errors.Join(err, plan.setRetiring(ctx, account))
 	}
 	diags := state.Set(ctx, plan)
 	diags.Append(setAccountIdentity(ctx, identity, *plan)...)
@@ -170,6 +258,23 @@ func (r *serviceAccountResource) ensure(ctx context.Context, plan *serviceAccoun
 		err = fmt.Errorf("writing the state: %s", diags[0].Detail())
 	}
 	return client, err
+}
+
+// holder is the account's owner in an update to plan.
+func (m serviceAccountModel) holder(ctx context.Context, plan serviceAccountModel) (proxmox.Holder, error) {
+	spec, err := m.spec(ctx)
+	if err != nil {
+		return proxmox.Holder{}, err
+	}
+	phase := m.Phase.ValueString()
+	return proxmox.Holder{
+		Instance: m.Instance.ValueString(),
+		Secret:   m.secret(ctx),
+		Remake:   phase != phaseReady && phase != phaseDrifted,
+		Rotate:   plan.rotates(m),
+		Overlap:  duration(plan.RotationOverlap),
+		Prior:    &spec,
+	}, nil
 }
 
 func (r *serviceAccountResource) Read(ctx context.Context, req resource.ReadRequest, resp *resource.ReadResponse) {
@@ -205,12 +310,18 @@ func (r *serviceAccountResource) refresh(ctx context.Context, client *proxmox.Cl
 			return err
 		}
 	}
-	account, err := client.ReadAccount(ctx, state.spec())
+	spec, err := state.spec(ctx)
+	if err != nil {
+		return err
+	}
+	account, err := client.ReadAccount(ctx, spec)
 	if err != nil {
 		return err
 	}
 	begun := state.Phase.ValueString()
-	state.refresh(account)
+	if err := state.refresh(ctx, account); err != nil {
+		return err
+	}
 	for _, fault := range account.Faults {
 		tflog.Warn(ctx, fault)
 	}
@@ -223,19 +334,29 @@ func (r *serviceAccountResource) refresh(ctx context.Context, client *proxmox.Cl
 		state.Phase = types.StringValue(phaseTokenMissing) // an unfinished Create
 		return nil
 	}
+	r.tidy(ctx, client, account)
+	if secret == "" || state.Phase.ValueString() != phaseReady {
+		return nil
+	}
+	accepted, err := client.CheckToken(ctx, spec.TokenID(), secret)
+	if err == nil && !accepted {
+		state.Phase = types.StringValue(phaseTokenRefused)
+	}
+	return nil
+}
+
+// tidy does what has to wait until the state was written: it marks the account
+// as kept, and removes tokens that Proxmox VE refuses by now since a rotation
+// has replaced them. A failure is no concern of a refresh.
+func (r *serviceAccountResource) tidy(ctx context.Context, client *proxmox.Client, account proxmox.Account) {
 	if !account.Kept() {
 		if err := client.KeepAccount(ctx, account); err != nil {
 			tflog.Debug(ctx, "the account's mark was not changed to kept", map[string]any{"error": err.Error()})
 		}
 	}
-	if secret == "" || state.Phase.ValueString() != phaseReady {
-		return nil
+	if err := client.SweepTokens(ctx, account); err != nil {
+		tflog.Debug(ctx, "a retired token was not removed", map[string]any{"error": err.Error()})
 	}
-	accepted, err := client.CheckToken(ctx, state.ID.ValueString(), secret)
-	if err == nil && !accepted {
-		state.Phase = types.StringValue(phaseTokenRefused)
-	}
-	return nil
 }
 
 // adopt fills in what an imported account is known by.
@@ -244,25 +365,31 @@ func (r *serviceAccountResource) adopt(ctx context.Context, client *proxmox.Clie
 	if err != nil {
 		return err
 	}
-	spec := state.spec()
-	spec.Permissions = proxmox.LeastPrivilege
-	account, err := client.ReadAccount(ctx, spec)
+	asked, current, err := client.FindToken(ctx, state.UserID.ValueString(), state.TokenName.ValueString())
 	if err != nil {
 		return err
 	}
-	if !account.TokenThere {
-		return fmt.Errorf("%w: token %s", kube.ErrAbsent, spec.TokenID())
+	state.TokenName = types.StringValue(asked)
+	state.TokenID = types.StringValue(state.UserID.ValueString() + "!" + current)
+	account, err := client.ReadAccount(ctx, proxmox.AccountSpec{
+		UserID: state.UserID.ValueString(), TokenName: asked, CurrentToken: current, Permissions: proxmox.LeastPrivilege,
+	})
+	if err != nil {
+		return err
 	}
-	permissions := account.Permissions
-	if permissions == "" {
-		permissions = proxmox.LeastPrivilege
+	if err := state.setPermissions(ctx, account); err != nil {
+		return err
 	}
-	state.Permissions = types.StringValue(permissions)
 	state.PrivilegeSeparation = types.BoolValue(account.PrivilegeSeparation)
+	state.RotationOverlap = types.StringValue("24h")
 	state.Instance = types.StringValue(account.Instance)
-	state.Credentials, _ = types.ObjectValueFrom(ctx, credentialsTypes, state.access(client, connection))
-	state.CredentialsVersion = types.Int64Value(0)
-	return nil
+	access, err := state.access(ctx, client, connection, credentialsModel{})
+	if err != nil {
+		return err
+	}
+	credentials, diags := types.ObjectValueFrom(ctx, credentialsTypes, access)
+	state.Credentials, state.CredentialsVersion = credentials, types.Int64Value(0)
+	return firstError(diags)
 }
 
 func (r *serviceAccountResource) Update(ctx context.Context, req resource.UpdateRequest, resp *resource.UpdateResponse) {
@@ -276,15 +403,12 @@ func (r *serviceAccountResource) Update(ctx context.Context, req resource.Update
 	resp.Diagnostics.Append(diags...)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	phase := state.Phase.ValueString()
-	holder := proxmox.Holder{
-		Instance: state.Instance.ValueString(),
-		Secret:   state.secret(ctx),
-		Remake:   phase != phaseReady && phase != phaseDrifted,
-	}
-	if _, err := r.ensure(ctx, &plan, state, holder, &resp.State, resp.Identity); err != nil {
+	client, err := r.ensure(ctx, &plan, &state, &resp.State, resp.Identity)
+	if err != nil {
 		failure{verb: "update", thing: plan.title(), cause: err, next: "run apply again, which goes on from there"}.addTo(&resp.Diagnostics)
+		return
 	}
+	r.keepLater(ctx, client, plan)
 }
 
 func (r *serviceAccountResource) Delete(ctx context.Context, req resource.DeleteRequest, resp *resource.DeleteResponse) {
@@ -314,7 +438,11 @@ func (r *serviceAccountResource) Delete(ctx context.Context, req resource.Delete
 
 // destroy deletes the account where it still bears this resource's mark.
 func (r *serviceAccountResource) destroy(ctx context.Context, client *proxmox.Client, state serviceAccountModel, diags *diag.Diagnostics) error {
-	account, err := client.ReadAccount(ctx, state.spec())
+	spec, err := state.spec(ctx)
+	if err != nil {
+		return err
+	}
+	account, err := client.ReadAccount(ctx, spec)
 	if err != nil {
 		return err
 	}
@@ -327,10 +455,10 @@ func (r *serviceAccountResource) destroy(ctx context.Context, client *proxmox.Cl
 		}.warn(diags)
 		return nil
 	}
-	kept, err := client.DeleteAccount(ctx, state.spec(), account, reporter(nil))
+	kept, err := client.DeleteAccount(ctx, account, reporter(nil))
 	if len(kept) > 0 {
 		diags.AddWarning("The user "+state.UserID.ValueString()+" was kept",
-			"It has other tokens: "+strings.Join(kept, ", ")+". Its permissions were kept with it. Only the token "+state.TokenName.ValueString()+" was deleted.")
+			"It has other tokens: "+strings.Join(kept, ", ")+". Its permissions were kept with it. Only the token "+state.TokenID.ValueString()+" was deleted.")
 	}
 	return err
 }

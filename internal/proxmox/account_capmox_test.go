@@ -52,14 +52,19 @@ func (r *rig) bootable() {
 }
 
 // machine provisions and removes a VM by the calls that Cluster API's Proxmox
-// provider v0.9.0 makes (internal/service/vmservice, pkg/proxmox/goproxmox).
-func machine(t *testing.T, c *Client, template int) (failed string, err error) {
+// provider v0.9.0 makes (internal/service/vmservice, pkg/proxmox/goproxmox), in a
+// pool where one is named.
+func machine(t *testing.T, c *Client, template int, pool string) (failed string, err error) {
 	const id = 500
 	vm := vmPath("pve1", id, "")
 	upload := func(upid *string) error {
 		content := []byte("an ISO image")
 		return c.api.UploadReader("/nodes/pve1/storage/local/upload", map[string]string{"content": "iso"}, "user-data-500.iso",
 			bytes.NewReader(content), int64(len(content)), upid)
+	}
+	clone := map[string]any{"newid": id, "name": "machine", "full": 1}
+	if pool != "" {
+		clone["pool"] = pool
 	}
 	steps := []struct {
 		method, path string
@@ -74,7 +79,7 @@ func machine(t *testing.T, c *Client, template int) (failed string, err error) {
 		{http.MethodGet, "/cluster/resources?type=vm", nil},
 		{http.MethodGet, vmPath("pve1", template, "status/current"), nil},
 		{http.MethodGet, vmPath("pve1", template, "config"), nil},
-		{http.MethodPost, vmPath("pve1", template, "clone"), map[string]any{"newid": id, "name": "machine", "full": 1}},
+		{http.MethodPost, vmPath("pve1", template, "clone"), clone},
 		{http.MethodGet, vm + "/status/current", nil},
 		{http.MethodPost, vm + "/config", map[string]any{"sockets": 1, "cores": 2, "memory": 2048, "description": "a machine", "net0": "virtio,bridge=vmbr0", "tags": "a"}},
 		{http.MethodPut, vm + "/resize", map[string]any{"disk": "scsi0", "size": "20G"}},
@@ -123,7 +128,7 @@ func TestTheLeastPrivilegesAreEnoughForAMachinesLife(t *testing.T) {
 			r.bootable()
 			template := r.make(r.spec())
 			h := r.account(accountSpec())
-			if failed, err := machine(t, r.as(accountSpec(), h.Secret), template.VMID); err != nil {
+			if failed, err := machine(t, r.as(accountSpec(), h.Secret), template.VMID, ""); err != nil {
 				t.Errorf("%s: %v", failed, err)
 			}
 			if vms := r.sim.Summary().VMs; len(vms) != 1 {
@@ -142,7 +147,7 @@ var covered = []string{"VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted", "Dat
 // Each other privilege is needed: without it some call of a machine's life fails.
 func TestNoneOfTheLeastPrivilegesCanBeLeftOut(t *testing.T) {
 	version := Version{Major: 9, Minor: 2}
-	for _, privilege := range leastPrivileges(version) {
+	for _, privilege := range allLeastPrivileges(version) {
 		if slices.Contains(covered, privilege) {
 			continue
 		}
@@ -153,13 +158,13 @@ func TestNoneOfTheLeastPrivilegesCanBeLeftOut(t *testing.T) {
 			template := r.make(r.spec())
 			h := r.account(accountSpec())
 			var rest []string
-			for _, p := range leastPrivileges(version) {
+			for _, p := range allLeastPrivileges(version) {
 				if p != privilege {
 					rest = append(rest, p)
 				}
 			}
 			r.raw(http.MethodPut, "/access/roles/CAPI-capi-pve", map[string]any{"privs": strings.Join(rest, ",")})
-			if _, err := machine(t, r.as(accountSpec(), h.Secret), template.VMID); err == nil {
+			if _, err := machine(t, r.as(accountSpec(), h.Secret), template.VMID, ""); err == nil {
 				t.Errorf("a machine lives and dies without %s", privilege)
 			}
 		})

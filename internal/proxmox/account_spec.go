@@ -5,92 +5,81 @@ package proxmox
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
+	"time"
 )
 
 // Permissions that a service account may be given.
 const (
-	// LeastPrivilege is one role of our own with what Cluster API's Proxmox
-	// provider calls for.
+	// LeastPrivilege is what Cluster API's Proxmox provider calls for, in roles of
+	// the account's own: one role on /, or several on the paths of a [Scope].
 	LeastPrivilege = "least_privilege"
-	// Article is the set of four built-in roles that guides name. It allows more:
-	// every VM, every storage, SDN administration.
+	// Article is the set of four built-in roles on / that guides name. It allows
+	// more: every VM, every storage, SDN administration.
 	Article = "article"
+	// Custom is what [AccountSpec.Grants] lists.
+	Custom = "custom"
 )
-
-// articleRoles are the built-in roles of [Article].
-var articleRoles = []string{"PVEAuditor", "PVEDatastoreAdmin", "PVESDNAdmin", "PVEVMAdmin"}
 
 // AccountSpec is what a service account is to be.
 type AccountSpec struct {
-	// UserID is "name@realm", TokenName the token's name.
-	UserID, TokenName string
+	// UserID is "name@realm".
+	UserID string
+	// TokenName is the token's name as asked for, CurrentToken that of the token
+	// in use, which differs after a rotation; empty means TokenName.
+	TokenName, CurrentToken string
 	// Comment is shown for user and token.
 	Comment string
-	// Permissions is [LeastPrivilege] or [Article].
+	// Expire is when the token runs out; zero means never.
+	Expire time.Time
+	// Permissions is [LeastPrivilege], [Article] or [Custom].
 	Permissions string
+	// Scope confines LeastPrivilege.
+	Scope Scope
+	// Grants are the permissions of Custom.
+	Grants []Grant
 	// PrivilegeSeparation gives the token privileges of its own (the same as the
 	// user's); without, it has whatever the user has.
 	PrivilegeSeparation bool
 }
 
-// TokenID answers "user@realm!name".
-func (s AccountSpec) TokenID() string { return s.UserID + "!" + s.TokenName }
+// current answers the name of the token in use.
+func (s AccountSpec) current() string { return orElse(s.CurrentToken, s.TokenName) }
 
-// roleName is the role that belongs to the user, and to nothing else.
-func (s AccountSpec) roleName() string {
-	return "CAPI-" + unsafeInRole.ReplaceAllString(s.UserID, "-")
-}
+// TokenID answers "user@realm!name" of the token in use.
+func (s AccountSpec) TokenID() string { return s.UserID + "!" + s.current() }
 
-// roles answers the roles of the account on /.
-func (s AccountSpec) roles() []string {
-	if s.Permissions == Article {
-		return slices.Clone(articleRoles)
+// expire is what Proxmox VE keeps: seconds since 1970, zero for never.
+func (s AccountSpec) expire() int64 {
+	if s.Expire.IsZero() {
+		return 0
 	}
-	return []string{s.roleName()}
-}
-
-var unsafeInRole = regexp.MustCompile(`[^A-Za-z0-9._-]`)
-
-// leastPrivileges are what Cluster API's Proxmox provider (v0.8, v0.9) calls
-// for, on a release of Proxmox VE. Datastore.Allocate is for the deletion of the
-// cloud-init image it uploads.
-func leastPrivileges(v Version) []string {
-	list := []string{
-		"Datastore.Allocate", "Datastore.AllocateSpace", "Datastore.AllocateTemplate", "Datastore.Audit",
-		"SDN.Use", "Sys.Audit",
-		"VM.Allocate", "VM.Audit", "VM.Clone",
-		"VM.Config.CDROM", "VM.Config.CPU", "VM.Config.Disk", "VM.Config.Memory", "VM.Config.Network", "VM.Config.Options",
-		"VM.PowerMgmt",
-	}
-	if v.AtLeast(9, 0) { // VM.Monitor is gone from 9.0 on
-		list = append(list, "VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted")
-	} else {
-		list = append(list, "VM.Monitor")
-	}
-	slices.Sort(list)
-	return list
+	return s.Expire.Unix()
 }
 
 // Account is a service account as it was found.
 type Account struct {
-	UserID, TokenName string
-	Comment           string
-	// Permissions is as in [AccountSpec]; empty where the roles on / are none of
-	// the known sets.
-	Permissions         string
-	PrivilegeSeparation bool
+	AccountSpec
 	// Instance is the owner's UUID from the user's mark; empty where there is none.
 	Instance string
-	// TokenThere says that the token exists.
+	// TokenThere says that the token in use exists.
 	TokenThere bool
+	// Retiring are the tokens that a rotation has replaced and that still work, or
+	// were not removed yet.
+	Retiring []RetiringToken
 	// Faults lists what keeps the account from working, or from being what was
 	// asked for: "the user is disabled".
 	Faults []string
 
 	userMark, tokenMark mark
-	tokens              []string
+	strangers           []string // tokens of the user that are not the account's
+}
+
+// RetiringToken is a token that a rotation has replaced.
+type RetiringToken struct {
+	Name string
+	// Until is when Proxmox VE refuses it.
+	Until time.Time
 }
 
 // fault notes what is wrong.
@@ -101,7 +90,45 @@ func (a *Account) fault(format string, args ...any) {
 // Kept says whether the account's marks need no [Client.KeepAccount].
 func (a Account) Kept() bool { return a.userMark.State != stateMade && a.tokenMark.State != stateMade }
 
-// others are the user's tokens beside the account's own.
-func (a Account) others() []string {
-	return slices.DeleteFunc(slices.Clone(a.tokens), func(name string) bool { return name == a.TokenName })
+// Expired are the retired tokens that work no more and can go.
+func (a Account) Expired() []string {
+	var out []string
+	for _, t := range a.Retiring {
+		if !t.Until.After(time.Now()) {
+			out = append(out, t.Name)
+		}
+	}
+	return out
+}
+
+// leastPrivileges are what Cluster API's Proxmox provider (v0.8, v0.9) calls
+// for, on a release of Proxmox VE, by what it does there.
+func leastPrivileges(v Version) map[part][]string {
+	machine := []string{
+		"VM.Allocate", "VM.Audit", "VM.Config.CDROM", "VM.Config.CPU", "VM.Config.Disk", "VM.Config.Memory", "VM.Config.Network", "VM.Config.Options", "VM.PowerMgmt",
+	}
+	if v.AtLeast(9, 0) { // VM.Monitor is gone from 9.0 on
+		machine = append(machine, "VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted")
+	} else {
+		machine = append(machine, "VM.Monitor")
+	}
+	return map[part][]string{
+		partNodes:   {"Sys.Audit"},
+		partMachine: machine,
+		partClone:   {"VM.Audit", "VM.Clone"},
+		partDisk:    {"Datastore.AllocateSpace", "Datastore.Audit"},
+		// Allocate is for the deletion of the cloud-init image that was uploaded.
+		partImage:   {"Datastore.Allocate", "Datastore.AllocateTemplate", "Datastore.Audit"},
+		partNetwork: {"SDN.Use"},
+	}
+}
+
+// allLeastPrivileges joins them.
+func allLeastPrivileges(v Version) []string {
+	var list []string
+	for _, privileges := range leastPrivileges(v) {
+		list = append(list, privileges...)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
 }

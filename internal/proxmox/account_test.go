@@ -26,11 +26,11 @@ func accountSpec() AccountSpec {
 func (r *rig) account(spec AccountSpec) Holder {
 	r.t.Helper()
 	h := Holder{Instance: uuid.NewString()}
-	secret, err := r.client().EnsureAccount(r.t.Context(), spec, h, nil)
+	issued, err := r.client().EnsureAccount(r.t.Context(), spec, h, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	h.Secret = secret
+	h.Secret = issued.Secret
 	return h
 }
 
@@ -55,7 +55,7 @@ func TestAnAccountHasExactlyThePrivilegesThatWereAskedFor(t *testing.T) {
 				if err != nil || !ok {
 					t.Fatal(ok, err)
 				}
-				want := leastPrivileges(version)
+				want := allLeastPrivileges(version)
 				var got []string
 				for privilege := range held {
 					got = append(got, privilege)
@@ -90,7 +90,7 @@ func accountWrites(t *testing.T) []string {
 
 func TestAnAccountWhoseRunIsKilledAtAnyWriteIsFinishedByTheNextOne(t *testing.T) {
 	writes := accountWrites(t)
-	if len(writes) < 5 {
+	if len(writes) < 4 {
 		t.Fatalf("an undisturbed run writes only %v", writes)
 	}
 	for i, call := range writes {
@@ -152,7 +152,7 @@ func TestAnAccountIsDeletedAsAWhole(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if kept, err := r.client().DeleteAccount(t.Context(), spec, account, nil); err != nil || len(kept) > 0 {
+			if kept, err := r.client().DeleteAccount(t.Context(), account, nil); err != nil || len(kept) > 0 {
 				t.Fatal(kept, err)
 			}
 			summary := r.sim.Summary()
@@ -180,7 +180,7 @@ func TestAUserWithOtherTokensIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept, err := r.client().DeleteAccount(t.Context(), accountSpec(), account, nil)
+	kept, err := r.client().DeleteAccount(t.Context(), account, nil)
 	if err != nil || !slices.Equal(kept, []string{"other"}) {
 		t.Fatal(kept, err)
 	}
@@ -255,7 +255,7 @@ func TestFaultsOfAnAccountAreFoundAndRepaired(t *testing.T) {
 		{"a privilege taken from the role", func(r *rig) {
 			r.raw(http.MethodPut, "/access/roles/CAPI-capi-pve", map[string]any{"privs": "VM.Audit"})
 		}, "the role CAPI-capi-pve lacks", false},
-		{"user's entry gone", func(r *rig) {
+		{"the user's entry gone", func(r *rig) {
 			r.raw(http.MethodPut, "/access/acl", map[string]any{"path": "/", "roles": "CAPI-capi-pve", "users": "capi@pve", "delete": 1})
 		}, "user capi@pve has not the role", false},
 		{"token's entry gone", func(r *rig) {
@@ -277,14 +277,14 @@ func TestFaultsOfAnAccountAreFoundAndRepaired(t *testing.T) {
 			if err != nil || !strings.Contains(strings.Join(account.Faults, "\n"), tt.want) {
 				t.Fatalf("faults are %q, %v, want %q", account.Faults, err, tt.want)
 			}
-			secret, err := r.client().EnsureAccount(t.Context(), accountSpec(), h, nil)
+			issued, err := r.client().EnsureAccount(t.Context(), accountSpec(), h, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if (secret != h.Secret) != tt.renewed {
-				t.Errorf("the secret is new: %v, want %v", secret != h.Secret, tt.renewed)
+			if (issued.Secret != h.Secret) != tt.renewed {
+				t.Errorf("the secret is new: %v, want %v", issued.Secret != h.Secret, tt.renewed)
 			}
-			h.Secret = secret
+			h.Secret = issued.Secret
 			r.oneAccount(h)
 		})
 	}
@@ -302,9 +302,11 @@ func TestARefusedTokenIsMadeAgainOnDemand(t *testing.T) {
 	}
 	old := h.Secret
 	h.Remake = true
-	if h.Secret, err = r.client().EnsureAccount(t.Context(), accountSpec(), h, nil); err != nil || h.Secret == old {
-		t.Fatalf("the secret is new: %v, %v", h.Secret != old, err)
+	issued, err := r.client().EnsureAccount(t.Context(), accountSpec(), h, nil)
+	if err != nil || issued.Secret == old {
+		t.Fatalf("the secret is new: %v, %v", issued.Secret != old, err)
 	}
+	h.Secret = issued.Secret
 	r.oneAccount(h)
 }
 
@@ -315,9 +317,9 @@ func TestPermissionsChangeInPlace(t *testing.T) {
 	change := func(change func(*AccountSpec)) []aclEntry {
 		t.Helper()
 		change(&spec)
-		secret, err := r.client().EnsureAccount(t.Context(), spec, h, nil)
-		if err != nil || secret != h.Secret {
-			t.Fatalf("the secret is the same: %v, %v", secret == h.Secret, err)
+		issued, err := r.client().EnsureAccount(t.Context(), spec, h, nil)
+		if err != nil || issued.Secret != h.Secret {
+			t.Fatalf("the secret is the same: %v, %v", issued.Secret == h.Secret, err)
 		}
 		account, err := r.client().ReadAccount(t.Context(), spec)
 		if err != nil || len(account.Faults) > 0 || account.Permissions != spec.Permissions || account.PrivilegeSeparation != spec.PrivilegeSeparation || account.Comment != spec.Comment {
@@ -370,7 +372,7 @@ func TestAnUnfinishedAccountIsWaitedFor(t *testing.T) {
 	r.raw(http.MethodPut, "/access/users/capi@pve", map[string]any{"comment": m.String()})
 	waited := 0
 	second := r.client(func(c *Config) { c.Lease = 30 * time.Second })
-	secret, err := second.EnsureAccount(t.Context(), accountSpec(), Holder{Instance: "mine"}, func(_ context.Context, phase, _ string) {
+	issued, err := second.EnsureAccount(t.Context(), accountSpec(), Holder{Instance: "mine"}, func(_ context.Context, phase, _ string) {
 		if phase == "waiting" {
 			waited++
 		}
@@ -378,5 +380,5 @@ func TestAnUnfinishedAccountIsWaitedFor(t *testing.T) {
 	if err != nil || waited == 0 {
 		t.Fatalf("waited %d times, %v", waited, err)
 	}
-	r.oneAccount(Holder{Instance: "mine", Secret: secret})
+	r.oneAccount(Holder{Instance: "mine", Secret: issued.Secret})
 }

@@ -142,13 +142,3 @@ func (c *Client) logIn(ctx context.Context) (*session, error) {
 	}
 	return second.session(), nil
 }
-
-// flag is a boolean that Proxmox VE writes as a number, and elsewhere as a text.
-type flag bool
-
-// UnmarshalJSON reads 1, "1" and true.
-func (f *flag) UnmarshalJSON(raw []byte) error {
-	text := strings.Trim(string(raw), `"`)
-	*f = flag(text == "1" || text == "true")
-	return nil
-}

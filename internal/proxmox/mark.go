@@ -25,7 +25,8 @@ const (
 	// stateKept: finished and known to be in a state. Nobody else touches it.
 	stateKept = "kept"
 	// stateRetired: a finished template that another has taken the place of, and
-	// that was left for a while. Until says when it retired.
+	// that was left for a while; Until says when it retired. Or a token that a
+	// rotation has replaced, which works until it expires.
 	stateRetired = "retired"
 )
 
@@ -48,7 +49,8 @@ type mark struct {
 	// Until is when the lease runs out, in seconds since 1970; zero when kept. Of a
 	// retired template it is when it retired.
 	Until int64 `json:"until,omitempty"`
-	// Key identifies a template's content and place.
+	// Key identifies a template's content and place; of a token it is the name
+	// that was asked for, which a rotation adds a number to.
 	Key string `json:"key,omitempty"`
 	// Image is the volume id of the image file that a template is made of.
 	Image string `json:"image,omitempty"`

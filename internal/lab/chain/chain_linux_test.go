@@ -117,11 +117,11 @@ func (w *world) prepare(ctx context.Context) (template proxmox.Template, secret 
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	secret, err = admin.EnsureAccount(ctx, account, proxmox.Holder{Instance: uuid.NewString()}, w.report)
+	issued, err := admin.EnsureAccount(ctx, account, proxmox.Holder{Instance: uuid.NewString()}, w.report)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return template, secret
+	return template, issued.Secret
 }
 
 var account = proxmox.AccountSpec{UserID: "capi@pve", TokenName: "capi-token", Permissions: proxmox.LeastPrivilege, PrivilegeSeparation: true}
