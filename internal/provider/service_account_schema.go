@@ -148,7 +148,7 @@ func confineToAttribute() schema.SingleNestedAttribute {
 			"image_storages": names("the name of a storage", storage, "Storages of the cloud-init images. With one alone, Cluster API's Proxmox provider, which takes the first that it sees, has no choice."),
 			"bridges": schema.SetAttribute{
 				Optional: true, ElementType: types.StringType,
-				Validators:          []validator.Set{setvalidator.SizeAtLeast(1), setvalidator.ValueStringsAre(checked("a bridge or network", proxmox.CheckBridge))},
+				Validators:          []validator.Set{setvalidator.SizeAtLeast(1), setvalidator.ValueStringsAre(checked("a bridge or network", proxmox.CheckNetwork))},
 				MarkdownDescription: "Bridges of the nodes, `vmbr0` or with a VLAN `vmbr0/100`, and networks of a zone, `zone/network`.",
 			},
 		},

@@ -16,7 +16,7 @@ import (
 )
 
 type userInfo struct {
-	Enable  flag                 `json:"enable"` // 1 or nothing
+	Enable  truth                `json:"enable"` // 1 or nothing
 	Comment string               `json:"comment"`
 	Tokens  map[string]tokenInfo `json:"tokens"`
 }
@@ -24,7 +24,7 @@ type userInfo struct {
 type tokenInfo struct {
 	Comment string `json:"comment"`
 	Expire  int64  `json:"expire"`
-	Privsep flag   `json:"privsep"`
+	Privsep truth  `json:"privsep"`
 }
 
 func userPath(user string) string { return "/access/users/" + url.PathEscape(user) }

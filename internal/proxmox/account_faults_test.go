@@ -4,11 +4,8 @@
 package proxmox
 
 import (
-	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -16,130 +13,70 @@ import (
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/pvesim"
 )
 
-// fault is what happens to the calls of one kind.
-type fault struct {
-	method, path string
-	// times is how often it happens; zero means each time.
-	times int
-	// carried has the call carried out all the same.
-	carried bool
-	// respond writes the answer in Proxmox VE's place; nil cuts the connection.
-	respond func(w http.ResponseWriter)
-
-	lock sync.Mutex
-	done int
-}
-
-func (f *fault) wrap(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		f.lock.Lock()
-		hit := r.Method == f.method && strings.HasPrefix(strings.TrimPrefix(r.URL.Path, apiRoot), f.path) && (f.times == 0 || f.done < f.times)
-		if hit {
-			f.done++
-		}
-		f.lock.Unlock()
-		if !hit {
-			next.ServeHTTP(w, r)
-			return
-		}
-		if f.carried {
-			next.ServeHTTP(httptest.NewRecorder(), r)
-		}
-		if f.respond == nil {
-			panic(http.ErrAbortHandler)
-		}
-		f.respond(w)
-	})
-}
-
-func (f *fault) stop() {
-	f.lock.Lock()
-	defer f.lock.Unlock()
-	f.times = 1
-	f.done = 1
-}
-
-// says answers with a status whose reason phrase is Proxmox VE's own, and with
-// the text in the body from 8.4 on.
-func says(status int, text string, inBody bool) func(http.ResponseWriter) {
-	return func(w http.ResponseWriter) {
-		conn, buf, err := w.(http.Hijacker).Hijack()
-		if err != nil {
-			return
-		}
-		defer func() { _ = conn.Close() }()
-		body := `{"data":null}`
-		if inBody {
-			body = fmt.Sprintf(`{"data":null,"message":%q}`, text+"\n")
-		}
-		_, _ = fmt.Fprintf(buf, "HTTP/1.1 %d %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", status, text, len(body), body)
-		_ = buf.Flush()
-	}
-}
-
-// half is an answer that breaks off.
-func half(w http.ResponseWriter) {
-	w.Header().Set("Content-Length", "200")
-	_, _ = w.Write([]byte(`{"data":{"value":"`))
-}
-
-const lockText = "can't lock file '/var/lock/pve-manager/pve-access.lck' - got timeout"
+const (
+	lockText   = "can't lock file '/var/lock/pve-manager/pve-access.lck' - got timeout"
+	quorumText = "cluster not ready - no quorum?"
+	fullText   = "unable to write '/etc/pve/user.cfg.tmp' - No space left on device"
+)
 
 // accountFault is a row of the table: what happens, and how the run ends.
 type accountFault struct {
 	name string
-	fault
-	want string // of the error; empty: the run succeeds
+	pvesim.Fault
+	release string // empty: the newest
+	want    string // of the error; empty: the run succeeds
 }
 
-func accountFaults() []*accountFault {
-	var rows []*accountFault
-	add := func(name, method, path string, times int, carried bool, respond func(http.ResponseWriter), want string) {
-		rows = append(rows, &accountFault{name: name, fault: fault{method: method, path: path, times: times, carried: carried, respond: respond}, want: want})
-	}
+func accountFaults() []accountFault {
+	var rows []accountFault
 	for _, call := range []struct{ name, method, path string }{
 		{"the user is made", http.MethodPost, "/access/users"},
 		{"the role is made", http.MethodPost, "/access/roles"},
-		{"the token is made", http.MethodPost, "/access/users/capi@pve/token"},
+		{"the token is made", http.MethodPost, "/access/users/*/token/*"},
 		{"the permissions are granted", http.MethodPut, "/access/acl"},
 	} {
-		on := func(what string, times int, carried bool, respond func(http.ResponseWriter), want string) {
-			add(what+" when "+call.name, call.method, call.path, times, carried, respond, want)
+		on := func(what string, f pvesim.Fault, want string) {
+			f.Method, f.Path = call.method, call.path
+			rows = append(rows, accountFault{name: what + " when " + call.name, Fault: f, want: want})
 		}
 		// Ends well: refused for the moment, or the answer lost.
-		on("a node out of reach", 1, false, says(595, "No route to host", false), "")
-		on("a node that does not answer", 1, false, says(596, "Connection timed out", false), "")
-		on("an answer that a node loses", 1, true, says(596, "Connection timed out", false), "")
-		on("a cut connection", 1, false, nil, "")
-		on("a cut connection after the work", 1, true, nil, "")
-		on("half an answer", 1, true, half, "")
-		on("a lock", 2, false, says(500, lockText, true), "")
-		on("a lost quorum that comes back", 2, false, says(500, "cluster not ready - no quorum?", true), "")
-		on("a proxy that is overloaded", 1, false, says(503, "Service Unavailable", false), "")
+		on("a node out of reach", pvesim.Fault{Status: 595, Message: "No route to host"}, "")
+		on("a node that does not answer", pvesim.Fault{Status: 596, Message: "Connection timed out"}, "")
+		on("a cut connection", pvesim.Fault{Cut: pvesim.CutBefore}, "")
+		on("a cut connection after the work", pvesim.Fault{Cut: pvesim.CutAfter}, "")
+		on("a lock", pvesim.Fault{Times: 2, Status: 500, Message: lockText}, "")
+		on("a lost quorum that comes back", pvesim.Fault{Times: 2, Status: 500, Message: quorumText}, "")
+		on("a proxy that is overloaded", pvesim.Fault{Status: 503, Message: "Service Unavailable"}, "")
 		// Does not: explained.
-		on("no quorum", 0, false, says(500, "cluster not ready - no quorum?", true), "The cluster has no quorum")
-		on("a lock that stays", 0, false, says(500, lockText, true), "Something else holds the lock")
-		on("a lock that stays, told in the reason phrase", 0, false, says(500, lockText, false), "Something else holds the lock")
-		on("a full disk", 0, false, says(500, "unable to write '/etc/pve/user.cfg.tmp' - No space left on device", true), "No space left on device")
-		on("a full disk, told in the reason phrase", 0, false, says(500, "unable to write '/etc/pve/user.cfg.tmp' - No space left on device", false), "No space left on device")
-		on("a privilege that is missing", 0, false, says(403, "Permission check failed (/access, Sys.Modify)", true), "pveum acl modify /access --tokens 'root@pam!terraform'")
-		on("a login that is refused", 0, false, says(401, "permission denied - invalid token value!", false), "does not accept the login of root@pam!terraform")
-		on("something for root alone", 0, false, says(403, "Permission check failed (user != root@pam)", true), "lets root@pam itself do this and nobody else")
+		on("no quorum", pvesim.Fault{Times: -1, Status: 500, Message: quorumText}, "The cluster has no quorum")
+		on("a lock that stays", pvesim.Fault{Times: -1, Status: 500, Message: lockText}, "Something else holds the lock")
+		on("a full disk", pvesim.Fault{Times: -1, Status: 500, Message: fullText}, "No space left on device")
+		on("a privilege that is missing", pvesim.Fault{Times: -1, Status: 403, Message: "Permission check failed (/access, Sys.Modify)"},
+			"pveum acl modify /access --tokens 'root@pam!terraform'")
+		on("a login that is refused", pvesim.Fault{Times: -1, Status: 401, Message: "permission denied - invalid token value!"},
+			"does not accept the login of root@pam!terraform")
+		on("something for root alone", pvesim.Fault{Times: -1, Status: 403, Message: "Permission check failed (user != root@pam)"},
+			"lets root@pam itself do this and nobody else")
+		// Before 8.4 what is wrong stands in the reason phrase alone.
+		for _, old := range []struct{ text, want string }{{lockText, "Something else holds the lock"}, {fullText, "No space left on device"}} {
+			on(old.want+", told in the reason phrase", pvesim.Fault{Times: -1, Status: 500, Message: old.text}, old.want)
+			rows[len(rows)-1].release = "8.3"
+		}
 	}
-	add("a node out of reach for good", http.MethodGet, "/version", 0, false, says(595, "No route to host", false), "cannot reach the node that was asked for")
-	add("certificates that the nodes do not accept", http.MethodGet, "/access", 0, false, says(596, "tls_process_server_certificate: certificate verify failed", false), "pvecm updatecerts")
-	add("a refusal that names no privilege", http.MethodGet, "/access/acl", 0, false, says(403, "Permission check failed", true), "lacks a privilege for GET /access/acl")
-	add("a call that takes no token", http.MethodGet, "/access/roles", 0, false, says(403, "URI '/access/roles' not available with API token, need proper ticket.", true), "takes no API token for this")
-	add("an answer without a secret", http.MethodPost, "/access/users/capi@pve/token", 0, true, func(w http.ResponseWriter) { _, _ = w.Write([]byte(`{"data":{}}`)) }, "answered no secret")
-	add("a user made by somebody else at the same moment", http.MethodPost, "/access/users", 1, false, says(500, "create user failed: user 'capi@pve' already exists", true), "already exists")
-	add("a token made by somebody else at the same moment", http.MethodPost, "/access/users/capi@pve/token", 1, false, func(w http.ResponseWriter) {
-		w.WriteHeader(http.StatusBadRequest)
-		_, _ = w.Write([]byte(`{"data":null,"errors":{"tokenid":"Token already exists."},"message":"Parameter verification failed.\n"}`))
-	}, "Token already exists")
-	add("a role made by somebody else at the same moment", http.MethodPost, "/access/roles", 1, false, says(500, "create role failed: role 'CAPI-capi-pve' already exists", true), "already exists")
-	add("a page of a proxy", http.MethodGet, "/access/domains", 0, false, func(w http.ResponseWriter) { _, _ = w.Write([]byte("<html>")) }, "is not the API of Proxmox VE")
-	add("a proxy that knows no API", http.MethodGet, "/access/users", 0, false, says(404, "Not Found", false), "there is no API of Proxmox VE")
-	return rows
+	return append(rows,
+		accountFault{"a node out of reach for good", pvesim.Fault{Path: "/version", Times: -1, Status: 595, Message: "No route to host"}, "", "cannot reach the node that was asked for"},
+		accountFault{"certificates that the nodes do not accept", pvesim.Fault{Path: "/access/*", Times: -1, Status: 596, Message: "certificate verify failed"}, "", "pvecm updatecerts"},
+		accountFault{"a refusal that names no privilege", pvesim.Fault{Path: "/access/acl", Times: -1, Status: 403, Message: "Permission check failed"}, "", "lacks a privilege for GET /access/acl"},
+		accountFault{"a call that takes no token", pvesim.Fault{Path: "/access/roles", Times: -1, Status: 403, Message: "URI '/access/roles' not available with API token, need proper ticket."},
+			"", "takes no API token for this"},
+		accountFault{"an answer without a secret", pvesim.Fault{Method: http.MethodPost, Path: "/access/users/*/token/*", Times: -1, Body: `{"data":{}}`}, "", "answered no secret"},
+		accountFault{"a user made by somebody else at the same moment", pvesim.Fault{Method: http.MethodPost, Path: "/access/users", Status: 500,
+			Message: "create user failed: user 'capi@pve' already exists"}, "", "already exists"},
+		accountFault{"a role made by somebody else at the same moment", pvesim.Fault{Method: http.MethodPost, Path: "/access/roles", Status: 500,
+			Message: "create role failed: role 'CAPI-capi-pve' already exists"}, "", "already exists"},
+		accountFault{"a page of a proxy", pvesim.Fault{Path: "/access/domains", Times: -1, Body: "<html>"}, "", "is not the API of Proxmox VE"},
+		accountFault{"a proxy that knows no API", pvesim.Fault{Path: "/access/users/*", Times: -1, Status: 404, Message: "Not Found"}, "", "there is no API of Proxmox VE"},
+	)
 }
 
 // Every row ends well by itself, or in an error that says what is wrong; and then
@@ -152,10 +89,11 @@ func TestEveryFaultOfAnAccountEndsWellOrIsExplained(t *testing.T) {
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, func(o *pvesim.Options) { o.Middleware = row.wrap })
+			r := newRig(t, func(o *pvesim.Options) { o.Release = row.release })
+			r.sim.Inject(row.Fault)
 			h := Holder{Instance: uuid.NewString()}
 			issued, err := r.client().EnsureAccount(t.Context(), accountSpec(), h, nil)
-			if row.done == 0 {
+			if r.sim.ClearFaults() == 0 {
 				t.Fatal("nothing happened")
 			}
 			if row.want == "" {
@@ -172,7 +110,6 @@ func TestEveryFaultOfAnAccountEndsWellOrIsExplained(t *testing.T) {
 			if issued.Secret != "" && strings.Contains(err.Error(), issued.Secret) || strings.Contains(err.Error(), r.secret) {
 				t.Errorf("the error tells a secret: %v", err)
 			}
-			row.stop()
 			r.oneAccount(r.account(accountSpec()))
 		})
 	}

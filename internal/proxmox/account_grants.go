@@ -18,7 +18,7 @@ type aclEntry struct {
 	Role      string `json:"roleid"`
 	Type      string `json:"type"` // user, token, group
 	Who       string `json:"ugid"`
-	Propagate flag   `json:"propagate"`
+	Propagate truth  `json:"propagate"`
 }
 
 // entries are those of the access control list that the account is to have:
@@ -26,7 +26,7 @@ type aclEntry struct {
 func (s AccountSpec) entries(v Version) []aclEntry {
 	var out []aclEntry
 	for _, g := range s.grants(v) {
-		e := aclEntry{Path: g.Path, Role: g.Role, Type: "user", Who: s.UserID, Propagate: flag(g.Propagate)}
+		e := aclEntry{Path: g.Path, Role: g.Role, Type: "user", Who: s.UserID, Propagate: truth(g.Propagate)}
 		out = append(out, e)
 		if s.PrivilegeSeparation {
 			e.Type, e.Who = "token", s.TokenID()
@@ -235,7 +235,7 @@ func rolePath(role string) string { return "/access/roles/" + url.PathEscape(rol
 func (c *Client) ensureEntries(ctx context.Context, spec AccountSpec, have access) error {
 	type place struct {
 		path      string
-		propagate flag
+		propagate truth
 	}
 	missing := map[place][]string{}
 	var order []place

@@ -141,8 +141,8 @@ func bridgePath(bridge string) string {
 	return "/sdn/zones/" + first + "/" + rest
 }
 
-// CheckBridge refuses what [Scope.Bridges] does not take.
-func CheckBridge(bridge string) error {
+// CheckNetwork refuses what [Scope.Bridges] does not take.
+func CheckNetwork(bridge string) error {
 	if strings.HasPrefix(bridge, "/") || strings.Count(bridge, "/") > 2 || CheckACLPath(bridgePath(bridge)) != nil {
 		return fmt.Errorf("%q is not a bridge (vmbr0, or vmbr0/100 with a VLAN) nor a network of a zone (zone/network)", bridge)
 	}
@@ -199,7 +199,7 @@ var plainUser = regexp.MustCompile(`^[A-Za-z0-9]+@[A-Za-z0-9]+$`)
 // roleOf is the role that belongs to a user, and to nobody else: "CAPI-capi-pve"
 // of capi@pve. Its parts follow after a dot.
 func roleOf(user string) string {
-	name := "CAPI-" + unsafeInRole.ReplaceAllString(user, "-")
+	name := "CAPI-" + strings.ReplaceAll(unsafeInRole.ReplaceAllString(user, "-"), ".", "-")
 	if !plainUser.MatchString(user) {
 		sum := sha256.Sum256([]byte(user))
 		name += "-" + hex.EncodeToString(sum[:4])

@@ -316,6 +316,8 @@ func TestPermissionsChangeInPlace(t *testing.T) {
 	h := r.account(spec)
 	change := func(change func(*AccountSpec)) []aclEntry {
 		t.Helper()
+		prior := spec
+		h.Prior = &prior
 		change(&spec)
 		issued, err := r.client().EnsureAccount(t.Context(), spec, h, nil)
 		if err != nil || issued.Secret != h.Secret {

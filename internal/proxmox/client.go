@@ -165,13 +165,13 @@ func parseVersion(text string) (Version, error) {
 	return Version{}, fmt.Errorf("the version %q of Proxmox VE is not understood", text)
 }
 
-// flag is a boolean that Proxmox VE writes as a number, and elsewhere as a text.
-type flag bool
+// truth is a boolean that Proxmox VE writes as a number, and elsewhere as a text.
+type truth bool
 
 // UnmarshalJSON reads 1, "1" and true; all else is false.
-func (f *flag) UnmarshalJSON(raw []byte) error {
+func (t *truth) UnmarshalJSON(raw []byte) error {
 	text := strings.Trim(string(raw), `"`)
-	*f = flag(text == "1" || text == "true")
+	*t = truth(text == "1" || text == "true")
 	return nil
 }
 

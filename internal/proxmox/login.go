@@ -87,7 +87,7 @@ type ticketAnswer struct {
 	Username string `json:"username"`
 	Ticket   string `json:"ticket"`
 	CSRF     string `json:"CSRFPreventionToken"`
-	NeedTFA  flag   `json:"NeedTFA"`
+	NeedTFA  truth  `json:"NeedTFA"`
 }
 
 func (a ticketAnswer) session() *session {

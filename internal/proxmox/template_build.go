@@ -398,7 +398,7 @@ func (b *build) missingInPool(ctx context.Context, privileges []string) ([]strin
 	if b.spec.Pool == "" {
 		return privileges, nil
 	}
-	held, ok, err := b.c.privileges(ctx, "/pool/"+b.spec.Pool)
+	held, ok, err := b.c.privileges(ctx, "", "/pool/"+b.spec.Pool)
 	if err != nil || !ok {
 		return privileges, err
 	}
