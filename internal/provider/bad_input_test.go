@@ -194,3 +194,77 @@ func TestTheProxmoxBlockIsCheckedAtPlan(t *testing.T) {
 		})
 	}
 }
+
+func TestServiceAccountsAreCheckedAtPlan(t *testing.T) {
+	v := newProtocolValidator(t)
+	confine := func(name string, value any) object { return object{"confine_to": object{name: value}} }
+	grant := func(members object) object { return object{"permissions": "custom", "grants": []any{members}} }
+	for _, test := range []struct {
+		name   string
+		change object
+		want   string // empty: no error
+	}{
+		{"the least is right", object{}, ""},
+		{"all of it is right", object{"comment": "c", "expires_at": "2099-01-01T00:00:00+02:00", "rotate_when_changed": object{"a": "b"}, "rotation_overlap": "0s", "confine_to": object{
+			"pool": "a/b", "template_pool": "t", "template_ids": []any{9000}, "disk_storages": []any{"local-lvm"}, "image_storages": []any{"local"}, "bridges": []any{"vmbr0", "vmbr0/100", "zone/net"},
+		}}, ""},
+		{"custom permissions are right", grant(object{"path": "/vms/100", "privileges": []any{"VM.Audit"}, "propagate": false}), ""},
+		{"unknown values are left", object{"user_id": unknown{}, "token_name": unknown{}, "permissions": unknown{}, "confine_to": unknown{}, "grants": unknown{}, "expires_at": unknown{}}, ""},
+		{"an unknown template", confine("template_ids", []any{unknown{}}), ""},
+		{"an unknown role", grant(object{"path": "/", "role": unknown{}}), ""},
+
+		{"a user without realm", object{"user_id": "capi"}, "name@realm"},
+		{"a user with a blank", object{"user_id": "ca pi@pve"}, "name@realm"},
+		{"a user that is too long", object{"user_id": strings.Repeat("c", 61) + "@pve"}, "at most 64 characters"},
+		{"a token as user", object{"user_id": "capi@pve!t"}, "name@realm"},
+		{"a token of one letter", object{"token_name": "t"}, "not a token name"},
+		{"a token that begins with a digit", object{"token_name": "1st"}, "not a token name"},
+		{"a token with its user", object{"token_name": "capi@pve!token"}, "not a token name"},
+		{"an empty comment", object{"comment": ""}, "at least 1"},
+		{"a comment of two lines", object{"comment": "a\nb"}, "must be one line"},
+		{"a comment that is too long", object{"comment": strings.Repeat("c", 1501)}, "1500"},
+		{"a day in place of a time", object{"expires_at": "2099-01-01"}, "is not a time"},
+		{"a duration in place of a time", object{"expires_at": "24h"}, "is not a time"},
+		{"permissions that do not exist", object{"permissions": "all"}, "least_privilege"},
+		{"custom permissions that are not listed", object{"permissions": "custom"}, "list them in grants"},
+		{"grants without custom permissions", object{"grants": []any{object{"path": "/", "role": "PVEAuditor"}}}, "permissions = \"custom\" alone"},
+		{"no grant at all", object{"permissions": "custom", "grants": []any{}}, "at least 1"},
+		{"a grant of nothing", grant(object{"path": "/"}), "either a role or privileges"},
+		{"a grant of a role and privileges", grant(object{"path": "/", "role": "R", "privileges": []any{"VM.Audit"}}), "either a role or privileges"},
+		{"a grant of no privilege", grant(object{"path": "/", "privileges": []any{}}), "at least 1"},
+		{"a role as privilege", grant(object{"path": "/", "privileges": []any{"PVEAuditor"}}), "is not a privilege"},
+		{"a privilege in small letters", grant(object{"path": "/", "privileges": []any{"vm.audit"}}), "is not a privilege"},
+		{"a role with a blank", grant(object{"path": "/", "role": "PVE Auditor"}), "is not the name of a role"},
+		{"a path without slash", grant(object{"path": "vms", "role": "R"}), "is not a path"},
+		{"a path that does not exist", grant(object{"path": "/machines", "role": "R"}), "is not a path"},
+		{"a machine that cannot be", grant(object{"path": "/vms/99", "role": "R"}), "is not a path"},
+		{"a path that is too deep", grant(object{"path": "/storage/local/iso", "role": "R"}), "is not a path"},
+		{"a path with a slash behind", grant(object{"path": "/vms/", "role": "R"}), "is not a path"},
+		{"confined article", object{"permissions": "article", "confine_to": object{"pool": "p"}}, "least_privilege"},
+		{"confined custom permissions", object{"permissions": "custom", "grants": []any{object{"path": "/", "role": "R"}}, "confine_to": object{"pool": "p"}}, "least_privilege"},
+		{"a pool as a path", confine("pool", "/pool/capi"), "resource pool"},
+		{"an empty pool", confine("pool", ""), "resource pool"},
+		{"a pool that is too deep", confine("template_pool", "a/b/c/d"), "resource pool"},
+		{"a template that cannot be", confine("template_ids", []any{99}), "between 100"},
+		{"no templates", confine("template_ids", []any{}), "at least 1"},
+		{"a storage as a path", confine("disk_storages", []any{"/storage/local"}), "name of a storage"},
+		{"a volume in place of a storage", confine("image_storages", []any{"local:iso"}), "name of a storage"},
+		{"no storages", confine("disk_storages", []any{}), "at least 1"},
+		{"a bridge as a path", confine("bridges", []any{"/sdn/zones/localnetwork/vmbr0"}), "is not a bridge"},
+		{"a VLAN that is too deep", confine("bridges", []any{"zone/net/100/1"}), "is not a bridge"},
+		{"a bridge with a blank", confine("bridges", []any{"vmbr 0"}), "is not a bridge"},
+		{"an overlap without unit", object{"rotation_overlap": "24"}, "is not a duration"},
+		{"an overlap below zero", object{"rotation_overlap": "-1h"}, "is not a duration"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			config := object{"user_id": "capi@pve", "token_name": "capi-token"}
+			for name, value := range test.change {
+				config[name] = value
+			}
+			got := v.resource(t, serviceAccountType, config)
+			if test.want == "" && got != "" || !strings.Contains(got, test.want) {
+				t.Errorf("the plan says %q, want %q", got, test.want)
+			}
+		})
+	}
+}

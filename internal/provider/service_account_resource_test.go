@@ -5,6 +5,7 @@ package provider
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-testing/terraform"
 	"github.com/hashicorp/terraform-plugin-testing/tfjsonpath"
 
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/pvesim"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/proxmox"
 )
 
@@ -44,17 +46,7 @@ func accountAttributes(s *terraform.State) map[string]string {
 }
 
 // works checks that Proxmox VE accepts the credentials in state.
-func (lab *proxmoxLab) works(s *terraform.State) error {
-	a := accountAttributes(s)
-	client, err := proxmox.New(proxmox.Config{
-		Endpoint: a["credentials.url"], TokenID: a["credentials.token"], TokenSecret: a["credentials.secret"], CAPEM: a["credentials.ca"], PollInterval: proxmoxPoll,
-	})
-	if err != nil {
-		return err
-	}
-	_, err = client.Version(lab.t.Context())
-	return err
-}
+func (lab *proxmoxLab) works(s *terraform.State) error { return lab.accepts(accountAttributes(s)) }
 
 func accountAction(kind plancheck.ResourceActionType, more ...plancheck.PlanCheck) resource.ConfigPlanChecks {
 	return resource.ConfigPlanChecks{PreApply: append(more, plancheck.ExpectResourceAction(accountAddress, kind))}
@@ -63,89 +55,255 @@ func accountAction(kind plancheck.ResourceActionType, more ...plancheck.PlanChec
 func TestServiceAccountThroughItsLife(t *testing.T) {
 	cliPath(t)
 	lab := newProxmoxLab(t)
+	for _, pool := range []string{"capi", "templates"} {
+		lab.raw(http.MethodPost, "/pools", map[string]any{"poolid": pool})
+	}
 	secret := tfjsonpath.New("credentials").AtMapKey("secret")
 	version := tfjsonpath.New("credentials_version")
+	tokenID, retiring := tfjsonpath.New("token_id"), tfjsonpath.New("retiring_tokens")
 	sameSecret := statecheck.CompareValue(compare.ValuesSame())
 	newSecret := statecheck.CompareValue(compare.ValuesDiffer())
 	newVersion := statecheck.CompareValue(compare.ValuesDiffer())
+	var before map[string]string // the attributes before a rotation
+	remember := func(s *terraform.State) error {
+		before = accountAttributes(s)
+		return lab.works(s)
+	}
+	inPlace := func(checks ...statecheck.StateCheck) []statecheck.StateCheck {
+		return append(checks, sameSecret.AddStateValue(accountAddress, secret))
+	}
+	remade := []statecheck.StateCheck{newSecret.AddStateValue(accountAddress, secret), newVersion.AddStateValue(accountAddress, version)}
 	resource.UnitTest(t, resource.TestCase{
 		ProtoV6ProviderFactories: testProviders(),
 		CheckDestroy:             func(*terraform.State) error { return lab.empty() },
 		Steps: []resource.TestStep{
 			{ // made, and the credentials work
 				Config: lab.provider() + account(`comment = "for tests"`),
-				ConfigStateChecks: []statecheck.StateCheck{
+				ConfigStateChecks: append([]statecheck.StateCheck{
 					statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("token"), knownvalue.StringExact("capi@pve!capi-token")),
 					statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("url"), knownvalue.StringExact(lab.sim.URL())),
 					statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("insecure"), knownvalue.Bool(false)),
 					statecheck.ExpectSensitiveValue(accountAddress, tfjsonpath.New("credentials")),
 					sameSecret.AddStateValue(accountAddress, secret),
-					newSecret.AddStateValue(accountAddress, secret),
-					newVersion.AddStateValue(accountAddress, version),
-				},
+				}, remade...),
 				Check: lab.works,
 			},
 			{ // changed in place: the secret stays
-				Config:            lab.provider() + account(`permissions = "article"`, `privilege_separation = false`),
+				Config:            lab.provider() + account(`permissions = "article"`, `privilege_separation = false`, `expires_at = "2099-01-01T01:00:00+01:00"`),
 				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
-				ConfigStateChecks: []statecheck.StateCheck{sameSecret.AddStateValue(accountAddress, secret)},
+				ConfigStateChecks: inPlace(statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("expires_at"), knownvalue.StringExact("2099-01-01T01:00:00+01:00"))),
 				Check:             lab.works,
 			},
 			{
-				Config:            lab.provider() + account(),
+				Config:            lab.provider() + account(`permissions = "custom"`, customGrants),
 				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
-				ConfigStateChecks: []statecheck.StateCheck{sameSecret.AddStateValue(accountAddress, secret)},
+				ConfigStateChecks: inPlace(),
+				Check:             lab.works,
+			},
+			{ // an import of custom permissions plans nothing
+				ResourceName: accountAddress, ImportState: true, ImportStateId: "capi@pve!capi-token", ImportStateVerify: true,
+				ImportStateVerifyIgnore: []string{"credentials.secret", "credentials_version"},
+			},
+			{
+				Config:            lab.provider() + account(confineTo),
+				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
+				ConfigStateChecks: inPlace(),
+			},
+			{
+				ResourceName: accountAddress, ImportState: true, ImportStateId: "capi@pve!capi-token", ImportStateVerify: true,
+				ImportStateVerifyIgnore: []string{"credentials.secret", "credentials_version"},
+			},
+			{
+				Config:            lab.provider() + account(`rotate_when_changed = { quarter = "1" }`),
+				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
+				ConfigStateChecks: inPlace(statecheck.ExpectKnownValue(accountAddress, retiring, knownvalue.ListSizeExact(0))),
 			},
 			{ // damaged by others and repaired: the secret stays
 				PreConfig: func() {
 					lab.raw(http.MethodPut, "/access/users/capi@pve", map[string]any{"enable": 0})
+					lab.raw(http.MethodPut, "/access/roles/CAPI-capi-pve", map[string]any{"privs": "VM.Audit,VM.Migrate"})
 					lab.raw(http.MethodPut, "/access/acl", map[string]any{"path": "/", "roles": "CAPI-capi-pve", "tokens": "capi@pve!capi-token", "delete": 1})
 				},
-				Config:            lab.provider() + account(),
+				Config:            lab.provider() + account(`rotate_when_changed = { quarter = "1" }`),
 				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
-				ConfigStateChecks: []statecheck.StateCheck{sameSecret.AddStateValue(accountAddress, secret)},
-				Check:             lab.works,
+				ConfigStateChecks: inPlace(),
+				Check:             remember,
 			},
-			{ // imported: the secret is null, and nothing is planned
-				ResourceName: accountAddress, ImportState: true, ImportStateId: "capi@pve!capi-token", ImportStateVerify: true,
-				ImportStateVerifyIgnore: []string{"credentials.secret", "credentials_version"},
-			},
-			{ // the token is gone: a new one, in place, with a new version
-				PreConfig: func() { lab.raw(http.MethodDelete, "/access/users/capi@pve/token/capi-token", nil) },
-				Config:    lab.provider() + account(),
+			{ // rotated: the new token stands beside the old one
+				Config: lab.provider() + account(`rotate_when_changed = { quarter = "2" }`),
 				ConfigPlanChecks: accountAction(plancheck.ResourceActionUpdate,
 					plancheck.ExpectUnknownValue(accountAddress, tfjsonpath.New("credentials")), plancheck.ExpectUnknownValue(accountAddress, version)),
-				ConfigStateChecks: []statecheck.StateCheck{newSecret.AddStateValue(accountAddress, secret), newVersion.AddStateValue(accountAddress, version)},
+				ConfigStateChecks: append([]statecheck.StateCheck{
+					statecheck.ExpectKnownValue(accountAddress, tokenID, knownvalue.StringExact("capi@pve!capi-token.2")),
+					statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("token"), knownvalue.StringExact("capi@pve!capi-token.2")),
+					statecheck.ExpectKnownValue(accountAddress, retiring, knownvalue.ListSizeExact(1)),
+				}, remade...),
+				Check: func(s *terraform.State) error { return errors.Join(lab.works(s), lab.accepts(before)) },
+			},
+			{ // the id of the first token still names the account for an import
+				ResourceName: accountAddress, ImportState: true, ImportStateId: "capi@pve!capi-token", ImportStateVerify: true,
+				ImportStateVerifyIgnore: []string{"credentials.secret", "credentials_version", "rotate_when_changed"},
+			},
+			{ // the overlap is over: the next refresh removes the old token, and plans nothing
+				PreConfig:         func() { lab.raw(http.MethodPut, "/access/users/capi@pve/token/capi-token", map[string]any{"expire": 1}) },
+				Config:            lab.provider() + account(`rotate_when_changed = { quarter = "2" }`),
+				ConfigPlanChecks:  accountAction(plancheck.ResourceActionNoop),
+				ConfigStateChecks: []statecheck.StateCheck{statecheck.ExpectKnownValue(accountAddress, tokenID, knownvalue.StringExact("capi@pve!capi-token.2"))},
+				Check: func(*terraform.State) error {
+					if tokens := lab.sim.Summary().Tokens; !slices.Equal(tokens, []string{"capi@pve!capi-token.2", "root@pam!terraform"}) {
+						return fmt.Errorf("the tokens are %v", tokens)
+					}
+					return nil
+				},
+			},
+			{ // another name is a rotation as well; without overlap the old token goes at once
+				Config:            lab.provider() + strings.Replace(account(`rotation_overlap = "0s"`), "capi-token", "main", 1),
+				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate, plancheck.ExpectKnownValue(accountAddress, tfjsonpath.New("id"), knownvalue.StringExact("capi@pve!main"))),
+				ConfigStateChecks: append([]statecheck.StateCheck{statecheck.ExpectKnownValue(accountAddress, tokenID, knownvalue.StringExact("capi@pve!main"))}, remade...),
+				Check:             lab.works,
+			},
+			{ // the token is gone: a new one, in place, with a new version
+				PreConfig: func() { lab.raw(http.MethodDelete, "/access/users/capi@pve/token/main", nil) },
+				Config:    lab.provider() + strings.Replace(account(), "capi-token", "main", 1),
+				ConfigPlanChecks: accountAction(plancheck.ResourceActionUpdate,
+					plancheck.ExpectUnknownValue(accountAddress, tfjsonpath.New("credentials")), plancheck.ExpectUnknownValue(accountAddress, version)),
+				ConfigStateChecks: remade,
 				Check:             lab.works,
 			},
 			{ // the token was made anew by others: its secret in state is refused
-				PreConfig: func() {
-					lab.raw(http.MethodPut, "/access/users/capi@pve/token/capi-token", map[string]any{"regenerate": 1})
-				},
-				Config:            lab.provider() + account(),
+				PreConfig:         func() { lab.raw(http.MethodPut, "/access/users/capi@pve/token/main", map[string]any{"regenerate": 1}) },
+				Config:            lab.provider() + strings.Replace(account(), "capi-token", "main", 1),
 				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
-				ConfigStateChecks: []statecheck.StateCheck{newSecret.AddStateValue(accountAddress, secret), newVersion.AddStateValue(accountAddress, version)},
+				ConfigStateChecks: remade,
 				Check:             lab.works,
 			},
 			{ // the user is gone: made again as a whole
 				PreConfig:         func() { lab.raw(http.MethodDelete, "/access/users/capi@pve", nil) },
 				Config:            lab.provider() + account(),
 				ConfigPlanChecks:  accountAction(plancheck.ResourceActionCreate),
-				ConfigStateChecks: []statecheck.StateCheck{newSecret.AddStateValue(accountAddress, secret), newVersion.AddStateValue(accountAddress, version)},
+				ConfigStateChecks: remade,
 				Check:             lab.works,
 			},
-			{ // another name is another account
+			{ // another user is another account
 				Config:           lab.provider() + strings.ReplaceAll(account(), "capi@pve", "other@pve"),
 				ConfigPlanChecks: accountAction(plancheck.ResourceActionReplace),
-				Check: func(*terraform.State) error {
-					if users := lab.sim.Summary().Users; !slices.Equal(users, []string{"other@pve"}) {
-						return fmt.Errorf("the users are %v", users)
-					}
-					return nil
-				},
+				Check:            func(*terraform.State) error { return lab.users("other@pve") },
 			},
 		},
 	})
+}
+
+// What an account is confined to, and permissions of one's own choice.
+const (
+	confineTo = `confine_to = {
+    pool           = "capi"
+    template_pool  = "templates"
+    disk_storages  = ["local-lvm"]
+    image_storages = ["local"]
+    bridges        = ["vmbr0"]
+  }`
+	customGrants = `grants = [
+    { path = "/", role = "PVEAuditor", propagate = false },
+    { path = "/vms", role = "PVEVMUser" },
+    { path = "/storage/local", privileges = ["Datastore.Audit", "Datastore.AllocateSpace"] },
+  ]`
+)
+
+// accepts checks that Proxmox VE accepts the credentials of an earlier state.
+func (lab *proxmoxLab) accepts(attributes map[string]string) error {
+	client, err := proxmox.New(proxmox.Config{
+		Endpoint: attributes["credentials.url"], TokenID: attributes["credentials.token"], TokenSecret: attributes["credentials.secret"],
+		CAPEM: attributes["credentials.ca"], PollInterval: proxmoxPoll,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = client.Version(lab.t.Context())
+	return err
+}
+
+// users checks which users there are.
+func (lab *proxmoxLab) users(want ...string) error {
+	if users := lab.sim.Summary().Users; !slices.Equal(users, want) {
+		return fmt.Errorf("the users are %v, want %v", users, want)
+	}
+	return nil
+}
+
+// The oldest release that is supported and the last one before the privileges
+// were renamed, with a login by password and one that checks a fingerprint.
+func TestServiceAccountOnOlderReleases(t *testing.T) {
+	cliPath(t)
+	for _, release := range []string{"8.1", "8.4"} {
+		t.Run(release, func(t *testing.T) {
+			lab := newProxmoxLab(t, func(o *pvesim.Options) { o.Release = release })
+			for _, pool := range []string{"capi", "templates"} {
+				lab.raw(http.MethodPost, "/pools", map[string]any{"poolid": pool})
+			}
+			secret := tfjsonpath.New("credentials").AtMapKey("secret")
+			sameSecret := statecheck.CompareValue(compare.ValuesSame())
+			newSecret := statecheck.CompareValue(compare.ValuesDiffer())
+			pinned := lab.block(`username = "root@pam"`, `password = "`+pvesim.RootPassword+`"`, `fingerprint_sha256 = "`+lab.fingerprint()+`"`)
+			resource.UnitTest(t, resource.TestCase{
+				ProtoV6ProviderFactories: testProviders(),
+				CheckDestroy:             func(*terraform.State) error { return lab.empty() },
+				Steps: []resource.TestStep{
+					{
+						Config:            pinned + account(confineTo),
+						ConfigStateChecks: []statecheck.StateCheck{sameSecret.AddStateValue(accountAddress, secret), newSecret.AddStateValue(accountAddress, secret)},
+						Check:             lab.works,
+					},
+					{
+						Config:            pinned + account(`comment = "other"`, `expires_at = "2099-01-01T00:00:00Z"`),
+						ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
+						ConfigStateChecks: []statecheck.StateCheck{sameSecret.AddStateValue(accountAddress, secret)},
+						Check:             lab.works,
+					},
+					{
+						PreConfig: func() {
+							lab.raw(http.MethodPut, "/access/users/capi@pve/token/capi-token", map[string]any{"expire": 0, "comment": "", "privsep": 0})
+							lab.raw(http.MethodDelete, "/access/roles/CAPI-capi-pve", nil)
+						},
+						Config:            pinned + account(`expires_at = "2099-01-01T00:00:00Z"`, `rotate_when_changed = { n = "1" }`),
+						ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
+						ConfigStateChecks: []statecheck.StateCheck{sameSecret.AddStateValue(accountAddress, secret)},
+						Check:             lab.works,
+					},
+					{
+						Config:            pinned + account(`rotate_when_changed = { n = "2" }`),
+						ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
+						ConfigStateChecks: []statecheck.StateCheck{newSecret.AddStateValue(accountAddress, secret)},
+						Check:             lab.works,
+					},
+					{ // a secret that is refused: there is no way to renew it in place
+						PreConfig: func() {
+							lab.raw(http.MethodDelete, "/access/users/capi@pve/token/capi-token.2", nil)
+							if _, err := lab.sim.CreateToken("capi@pve", "capi-token.2", true); err != nil {
+								t.Error(err)
+							}
+						},
+						Config:      pinned + account(`rotate_when_changed = { n = "2" }`),
+						ExpectError: words("token capi@pve!capi-token.2 is there already, and Proxmox VE never tells its secret again"),
+					},
+					{ // somebody else's by now; out of the way, it is made again
+						PreConfig:        func() { lab.raw(http.MethodDelete, "/access/users/capi@pve/token/capi-token.2", nil) },
+						Config:           pinned + account(`rotate_when_changed = { n = "2" }`),
+						ConfigPlanChecks: accountAction(plancheck.ResourceActionUpdate),
+						Check:            lab.works,
+					},
+					{
+						ResourceName: accountAddress, ImportState: true, ImportStateId: "capi@pve!capi-token", ImportStateVerify: true,
+						ImportStateVerifyIgnore: []string{"credentials.secret", "credentials_version", "rotate_when_changed"},
+					},
+					{
+						Config:           pinned + strings.ReplaceAll(account(), "capi@pve", "other@pve"),
+						ConfigPlanChecks: accountAction(plancheck.ResourceActionReplace),
+						Check:            func(*terraform.State) error { return lab.users("other@pve") },
+					},
+				},
+			})
+		})
+	}
 }
 
 func TestServiceAccountImportPlansNothing(t *testing.T) {
@@ -176,26 +334,6 @@ func TestServiceAccountAdoptsNothing(t *testing.T) {
 	})
 	if users := lab.sim.Summary().Users; !slices.Equal(users, []string{"capi@pve"}) {
 		t.Errorf("the users are %v", users)
-	}
-}
-
-func TestServiceAccountErrorsSayWhatToDo(t *testing.T) {
-	cliPath(t)
-	lab := newProxmoxLab(t)
-	tests := []struct{ name, configuration, want string }{
-		{"a user without realm", strings.Replace(account(), "capi@pve", "capi", 1), `name@realm`},
-		{"a realm that is not there", strings.Replace(account(), "capi@pve", "capi@nope", 1), `realm\s+"nope"`},
-		{"a token name of one letter", strings.Replace(account(), "capi-token", "t", 1), `is\s+not\s+a\s+token\s+name`},
-		{"unknown permissions", account(`permissions = "all"`), `least_privilege`},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			resource.UnitTest(t, resource.TestCase{
-				ProtoV6ProviderFactories: testProviders(),
-				CheckDestroy:             func(*terraform.State) error { return lab.empty() },
-				Steps:                    []resource.TestStep{{Config: lab.provider() + tt.configuration, ExpectError: regexp.MustCompile(`(?s)` + tt.want)}},
-			})
-		})
 	}
 }
 
