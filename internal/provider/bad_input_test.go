@@ -4,67 +4,13 @@
 package provider
 
 import (
-	"context"
 	"fmt"
-	"math/big"
 	"strings"
 	"testing"
 
-	"github.com/hashicorp/terraform-plugin-framework/providerserver"
 	"github.com/hashicorp/terraform-plugin-go/tfprotov6"
 	"github.com/hashicorp/terraform-plugin-go/tftypes"
 )
-
-// object is a configuration written as Go values; what is left out is null.
-type object = map[string]any
-
-// unknown is a value that is not known yet.
-type unknown struct{}
-
-// configured builds a value of a schema's type.
-func configured(t *testing.T, kind tftypes.Type, value any) tftypes.Value {
-	t.Helper()
-	switch v := value.(type) {
-	case nil:
-		return tftypes.NewValue(kind, nil)
-	case unknown:
-		return tftypes.NewValue(kind, tftypes.UnknownValue)
-	case int:
-		return tftypes.NewValue(kind, big.NewFloat(float64(v)))
-	case object:
-		members := map[string]tftypes.Value{}
-		if o, ok := kind.(tftypes.Object); ok {
-			for name, memberKind := range o.AttributeTypes {
-				members[name] = configured(t, memberKind, v[name])
-			}
-			for name := range v {
-				if _, ok := o.AttributeTypes[name]; !ok {
-					t.Fatalf("there is no attribute %s", name)
-				}
-			}
-			return tftypes.NewValue(kind, members)
-		}
-		element := kind.(tftypes.Map).ElementType
-		for name, member := range v {
-			members[name] = configured(t, element, member)
-		}
-		return tftypes.NewValue(kind, members)
-	case []any:
-		element := tftypes.Type(nil)
-		switch k := kind.(type) {
-		case tftypes.List:
-			element = k.ElementType
-		case tftypes.Set:
-			element = k.ElementType
-		}
-		members := []tftypes.Value{}
-		for _, member := range v {
-			members = append(members, configured(t, element, member))
-		}
-		return tftypes.NewValue(kind, members)
-	}
-	return tftypes.NewValue(kind, value)
-}
 
 // protocolValidator validates configurations as a plan does, over the plugin protocol.
 type protocolValidator struct {
@@ -74,7 +20,10 @@ type protocolValidator struct {
 
 func newProtocolValidator(t *testing.T) *protocolValidator {
 	t.Helper()
-	server := providerserver.NewProtocol6(New("test")())()
+	server, err := testProviders()["capi"]()
+	if err != nil {
+		t.Fatal(err)
+	}
 	schema, err := server.GetProviderSchema(t.Context(), &tfprotov6.GetProviderSchemaRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -82,9 +31,9 @@ func newProtocolValidator(t *testing.T) *protocolValidator {
 	return &protocolValidator{server: server, schema: schema}
 }
 
-func dynamic(t *testing.T, kind tftypes.Type, value any) *tfprotov6.DynamicValue {
+func dynamic(t *testing.T, kind tftypes.Type, config object) *tfprotov6.DynamicValue {
 	t.Helper()
-	raw, err := tfprotov6.NewDynamicValue(kind, configured(t, kind, value))
+	raw, err := tfprotov6.NewDynamicValue(kind, value(t, kind, config))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,10 +41,7 @@ func dynamic(t *testing.T, kind tftypes.Type, value any) *tfprotov6.DynamicValue
 }
 
 // said joins the errors of a validation.
-func said(diagnostics []*tfprotov6.Diagnostic, err error) string {
-	if err != nil {
-		return err.Error()
-	}
+func said(diagnostics []*tfprotov6.Diagnostic) string {
 	var out []string
 	for _, d := range diagnostics {
 		if d.Severity == tfprotov6.DiagnosticSeverityError {
@@ -107,24 +53,24 @@ func said(diagnostics []*tfprotov6.Diagnostic, err error) string {
 
 func (v *protocolValidator) provider(t *testing.T, config object) string {
 	t.Helper()
-	resp, err := v.server.ValidateProviderConfig(context.Background(), &tfprotov6.ValidateProviderConfigRequest{
+	resp, err := v.server.ValidateProviderConfig(t.Context(), &tfprotov6.ValidateProviderConfigRequest{
 		Config: dynamic(t, v.schema.Provider.ValueType(), config),
 	})
 	if err != nil {
-		return err.Error()
+		t.Fatal(err)
 	}
-	return said(resp.Diagnostics, nil)
+	return said(resp.Diagnostics)
 }
 
 func (v *protocolValidator) resource(t *testing.T, name string, config object) string {
 	t.Helper()
-	resp, err := v.server.ValidateResourceConfig(context.Background(), &tfprotov6.ValidateResourceConfigRequest{
+	resp, err := v.server.ValidateResourceConfig(t.Context(), &tfprotov6.ValidateResourceConfigRequest{
 		TypeName: name, Config: dynamic(t, v.schema.ResourceSchemas[name].ValueType(), config),
 	})
 	if err != nil {
-		return err.Error()
+		t.Fatal(err)
 	}
-	return said(resp.Diagnostics, nil)
+	return said(resp.Diagnostics)
 }
 
 // a certificate that is one, for what only has to be read.

@@ -145,7 +145,9 @@ func TestServiceAccountThroughItsLife(t *testing.T) {
 				ImportStateVerifyIgnore: []string{"credentials.secret", "credentials_version", "rotate_when_changed"},
 			},
 			{ // the overlap is over: the next refresh removes the old token, and plans nothing
-				PreConfig:         func() { lab.raw(http.MethodPut, "/access/users/capi@pve/token/capi-token", map[string]any{"expire": 1}) },
+				PreConfig: func() {
+					lab.raw(http.MethodPut, "/access/users/capi@pve/token/capi-token", map[string]any{"expire": 1})
+				},
 				Config:            lab.provider() + account(`rotate_when_changed = { quarter = "2" }`),
 				ConfigPlanChecks:  accountAction(plancheck.ResourceActionNoop),
 				ConfigStateChecks: []statecheck.StateCheck{statecheck.ExpectKnownValue(accountAddress, tokenID, knownvalue.StringExact("capi@pve!capi-token.2"))},
