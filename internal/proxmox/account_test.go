@@ -384,3 +384,56 @@ func TestAnUnfinishedAccountIsWaitedFor(t *testing.T) {
 	}
 	r.oneAccount(Holder{Instance: "mine", Secret: issued.Secret})
 }
+
+// What the documentation says that the provider's own login needs is enough, and
+// none of it can be left out.
+func TestTheDocumentedPrivilegesOfTheAdministratorAreEnough(t *testing.T) {
+	needs := map[string]string{"/access/realm/pve": "Realm.AllocateUser", "/access/groups": "User.Modify", "/access": "Sys.Modify", "/": "Permissions.Modify"}
+	for _, without := range []string{"", "/access/realm/pve", "/access/groups", "/access", "/"} {
+		t.Run("without "+without, func(t *testing.T) {
+			r := confined(t)
+			r.raw(http.MethodPost, "/access/users", map[string]any{"userid": "ops@pve"})
+			secret, err := r.sim.CreateToken("ops@pve", "terraform", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for path, privilege := range needs {
+				if path == without {
+					privilege = "Mapping.Audit"
+				}
+				role := "Ops" + strings.ReplaceAll(path, "/", "-")
+				r.raw(http.MethodPost, "/access/roles", map[string]any{"roleid": role, "privs": privilege})
+				r.raw(http.MethodPut, "/access/acl", map[string]any{"path": path, "roles": role, "users": "ops@pve"})
+			}
+			ops := r.client(func(c *Config) { c.TokenID, c.TokenSecret = "ops@pve!terraform", secret })
+			spec := accountSpec()
+			spec.Scope = fullScope()
+			h := Holder{Instance: uuid.NewString()}
+			issued, err := ops.EnsureAccount(t.Context(), spec, h, nil)
+			if without != "" {
+				if err == nil || !strings.Contains(err.Error(), "on "+without+": "+needs[without]) || !strings.Contains(err.Error(), "nothing was made") {
+					t.Errorf("error is %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.Secret, h.Rotate = issued.Secret, true
+			if issued, err = ops.EnsureAccount(t.Context(), spec, h, nil); err != nil {
+				t.Fatal(err)
+			}
+			spec.CurrentToken = issued.Name
+			account, err := ops.ReadAccount(t.Context(), spec)
+			if err != nil || len(account.Faults) > 0 {
+				t.Fatal(account.Faults, err)
+			}
+			if kept, err := ops.DeleteAccount(t.Context(), account, nil); err != nil || len(kept) > 0 {
+				t.Fatal(kept, err)
+			}
+			if s := r.sim.Summary(); len(s.Users) != 1 || len(s.Roles) != len(needs) {
+				t.Errorf("there is %+v", s)
+			}
+		})
+	}
+}

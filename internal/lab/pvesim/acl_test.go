@@ -4,11 +4,15 @@
 package pvesim_test
 
 import (
+	"encoding/json"
 	"maps"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/pvesim"
 )
@@ -51,6 +55,8 @@ func TestPrivilegesFollowProxmoxsRules(t *testing.T) {
 		{"and its storages", []url.Values{rule("/pool/p", "PVEDatastoreUser", "users", u)}, u, "/storage/local", "Datastore.AllocateSpace Datastore.Audit"},
 		{"and no others", []url.Values{rule("/pool/p", "PVETemplateUser", "users", u)}, u, "/vms/100", ""},
 		{"NoAccess on a machine beats its pool", []url.Values{rule("/pool/p", "PVETemplateUser", "users", u), rule("/vms/101", "NoAccess", "users", u)}, u, "/vms/101", ""},
+		{"NoAccess on a pool beats the rules of its machines", []url.Values{rule("/", "PVETemplateUser", "users", u), rule("/pool/p", "NoAccess", "users", u)}, u, "/vms/101", ""},
+		{"and of no others", []url.Values{rule("/", "PVETemplateUser", "users", u), rule("/pool/p", "NoAccess", "users", u)}, u, "/vms/100", "VM.Audit VM.Clone"},
 		{"a rule can be taken back", []url.Values{rule("/", "PVEPoolUser", "users", u), rule("/", "PVEPoolUser", "users", u, "delete", "1")}, u, "/", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -143,6 +149,63 @@ func TestAPasswordGivesATicketThatNeedsACSRFTokenToWrite(t *testing.T) {
 	req.Header.Set("Cookie", "PVEAuthCookie="+ticket.Ticket)
 	if r := nobody.roundTrip(req); r.status != 401 {
 		t.Errorf("a disabled user: %d %s", r.status, r.reason)
+	}
+}
+
+func TestASecondFactorIsAskedForAndTakenOnce(t *testing.T) {
+	now := clocktesting.NewFakeClock(time.Now())
+	l := start(t, pvesim.Options{Clock: now})
+	l.ok("POST", "/access/users", form("userid", "ann@pve", "password", "correct horse"), nil)
+	secret, err := l.EnrollTOTP("ann@pve")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := l.as("")
+	login := func(params ...string) (answer struct {
+		Ticket  string
+		NeedTFA int
+	}, status int) {
+		t.Helper()
+		r := nobody.send("POST", "/access/ticket", form(append([]string{"username", "ann@pve"}, params...)...))
+		if r.status == 200 {
+			if err := json.Unmarshal(r.data, &answer); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return answer, r.status
+	}
+	code := func() string { return "totp:" + pvesim.TOTP(secret, now.Now()) }
+	half, status := login("password", "correct horse")
+	if status != 200 || half.NeedTFA != 1 {
+		t.Fatalf("the password alone: %d, %+v", status, half)
+	}
+	opens := func(ticket string) int {
+		req := request(t, "GET", l.APIURL()+"/version")
+		req.Header.Set("Cookie", "PVEAuthCookie="+ticket)
+		return nobody.roundTrip(req).status
+	}
+	if got := opens(half.Ticket); got != 401 {
+		t.Errorf("a challenge opens the API: %d", got)
+	}
+	if _, status := login("tfa-challenge", half.Ticket, "password", "totp:000000x"); status != 401 {
+		t.Errorf("a wrong code: %d", status)
+	}
+	whole, status := login("tfa-challenge", half.Ticket, "password", code())
+	if status != 200 || whole.NeedTFA != 0 || opens(whole.Ticket) != 200 {
+		t.Errorf("the right code: %d, %+v", status, whole)
+	}
+	if _, status := login("tfa-challenge", half.Ticket, "password", code()); status != 401 {
+		t.Errorf("the same code again: %d", status)
+	}
+	if renewed, status := login("password", whole.Ticket); status != 200 || renewed.NeedTFA != 0 {
+		t.Errorf("a ticket as password: %d, %+v", status, renewed)
+	}
+	now.Step(time.Minute)
+	if both, status := login("password", "correct horse", "otp", code()); status != 200 || both.NeedTFA != 0 {
+		t.Errorf("password and code in one: %d, %+v", status, both)
+	}
+	if _, status := login("tfa-challenge", whole.Ticket, "password", code()); status != 401 {
+		t.Errorf("a ticket as challenge: %d", status)
 	}
 }
 
