@@ -279,7 +279,7 @@ func killedAtEachWrite(t *testing.T, configuration func(*proxmoxLab) string, che
 	lab.strike(0, nil)
 	w.must("apply", "-auto-approve", "-input=false")
 	writes := lab.strike(0, nil)
-	if writes < 5 {
+	if writes < 4 {
 		t.Fatalf("an undisturbed apply writes only %d times", writes)
 	}
 	for i := 1; i <= writes; i++ {

@@ -467,11 +467,12 @@ func (r *serviceAccountResource) destroy(ctx context.Context, client *proxmox.Cl
 func (r *serviceAccountResource) ImportState(ctx context.Context, req resource.ImportStateRequest, resp *resource.ImportStateResponse) {
 	var user, token string
 	if req.ID != "" {
-		var ok bool
-		if user, token, ok = strings.Cut(req.ID, "!"); !ok || user == "" || token == "" {
-			resp.Diagnostics.AddError("Unable to import the service account", fmt.Sprintf("The id %q is not of the form USER@REALM!TOKEN, such as capi@pve!capi-token.", req.ID))
+		parts, err := proxmox.ParseTokenID(req.ID)
+		if err != nil {
+			resp.Diagnostics.AddError("Unable to import the service account", "The id is that of the token, USER@REALM!TOKEN. "+sentence(err.Error()))
 			return
 		}
+		user, token = parts.UserID, parts.Token
 	} else {
 		resp.Diagnostics.Append(req.Identity.GetAttribute(ctx, path.Root("user_id"), &user)...)
 		resp.Diagnostics.Append(req.Identity.GetAttribute(ctx, path.Root("token_name"), &token)...)

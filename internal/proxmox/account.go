@@ -110,8 +110,7 @@ func (c *Client) EnsureAccount(ctx context.Context, spec AccountSpec, holder Hol
 
 func (c *Client) ensureAccount(ctx context.Context, spec AccountSpec, holder Holder, reporter progress.Reporter) (Issued, error) {
 	issued := Issued{Name: spec.current(), Secret: holder.Secret}
-	have, err := c.accountPreflight(ctx, spec)
-	if err != nil {
+	if err := c.accountPreflight(ctx, spec); err != nil {
 		return issued, err
 	}
 	reporter.Report(ctx, "user", "making sure of user "+spec.UserID)
@@ -119,74 +118,75 @@ func (c *Client) ensureAccount(ctx context.Context, spec AccountSpec, holder Hol
 	if err != nil {
 		return issued, err
 	}
-	reporter.Report(ctx, "permissions", "making sure of the roles of "+spec.UserID)
-	if err := c.ensureRoles(ctx, spec, have); err != nil {
-		return issued, err
-	}
-	reporter.Report(ctx, "token", "making sure of the token of "+spec.UserID)
+	reporter.Report(ctx, "token", "making sure of token "+spec.TokenID())
 	issued, err = c.ensureToken(ctx, spec, holder, reporter)
 	if err != nil {
 		return issued, err
 	}
-	retired := spec
+	replaced := spec
 	spec.CurrentToken = issued.Name
-	reporter.Report(ctx, "permissions", "granting the permissions of "+spec.TokenID())
-	if have.acl, err = c.acl(ctx); err != nil {
+	reporter.Report(ctx, "permissions", "making sure of the permissions of "+spec.TokenID())
+	if err := c.grant(ctx, spec, holder.Prior, adopted); err != nil {
 		return issued, err
 	}
-	if err := c.ensureEntries(ctx, spec, have); err != nil {
-		return issued, err
-	}
-	var prior []aclEntry
-	if holder.Prior != nil {
-		prior = holder.Prior.entries(have.version)
-	}
-	if err := c.dropGrants(ctx, spec, prior, adopted); err != nil {
-		return issued, err
-	}
-	hidden, err := c.verifyGrants(ctx, spec)
-	if err == nil && len(hidden) > 0 {
-		err = errors.New(strings.Join(hidden, "; "))
-	}
-	if err != nil {
-		return issued, err
-	}
-	if issued.Name != retired.current() {
-		if err := c.retireToken(ctx, retired, holder, reporter); err != nil {
+	if issued.Name != replaced.current() {
+		if err := c.retireToken(ctx, replaced, holder, reporter); err != nil {
 			return issued, err
 		}
 	}
 	return issued, c.sweepTokens(ctx, spec, holder.Instance)
 }
 
-// verifyGrants asks Proxmox VE what the token may do now that it was granted.
-func (c *Client) verifyGrants(ctx context.Context, spec AccountSpec) ([]string, error) {
+// grant gives user and token what they are to have, takes away what prior gave
+// them beyond that (of an account that was taken over, all), and asks Proxmox VE
+// what it has come to.
+func (c *Client) grant(ctx context.Context, spec AccountSpec, prior *AccountSpec, adopted bool) error {
 	have, err := c.access(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return c.hiddenPrivileges(ctx, spec, have)
+	if err := c.ensureRoles(ctx, spec, have); err != nil {
+		return err
+	}
+	if err := c.ensureEntries(ctx, spec, have); err != nil {
+		return err
+	}
+	var before []aclEntry
+	if prior != nil {
+		before = prior.entries(have.version)
+	}
+	if have, err = c.access(ctx); err != nil {
+		return err
+	}
+	if err := c.dropGrants(ctx, spec, have, before, adopted); err != nil {
+		return err
+	}
+	hidden, err := c.hiddenPrivileges(ctx, spec, have)
+	if err == nil && len(hidden) > 0 {
+		err = errors.New(strings.Join(hidden, "; "))
+	}
+	return err
 }
 
 // accountPreflight checks, before anything is made, what Proxmox VE would not
 // check or only half-way: the realm, which it ignores for a user without a
 // password, the roles, privileges and places that are named, and the privileges
 // of whoever works.
-func (c *Client) accountPreflight(ctx context.Context, spec AccountSpec) (access, error) {
+func (c *Client) accountPreflight(ctx context.Context, spec AccountSpec) error {
 	have, err := c.access(ctx)
 	if err != nil {
-		return have, err
+		return err
 	}
 	if err := c.checkNamed(ctx, "realm", realmOf(spec.UserID), "/access/domains", "realm", ""); err != nil {
-		return have, fmt.Errorf("user %s: %w", spec.UserID, err)
+		return fmt.Errorf("user %s: %w", spec.UserID, err)
 	}
 	if err := have.checkGrants(spec); err != nil {
-		return have, err
+		return err
 	}
 	if err := c.checkPlaces(ctx, spec.Scope); err != nil {
-		return have, err
+		return err
 	}
-	return have, c.preflight(ctx, c.accountNeeds(ctx, spec, have))
+	return c.preflight(ctx, c.accountNeeds(ctx, spec, have))
 }
 
 func realmOf(user string) string { return user[strings.LastIndexByte(user, '@')+1:] }
@@ -203,7 +203,11 @@ func (c *Client) accountNeeds(ctx context.Context, spec AccountSpec, have access
 			seen["/access"] = true
 			needs = append(needs, need{"/access", []string{"Sys.Modify"}, "create the role " + g.Role})
 		}
-		if !seen[g.Path] && !c.mayDelegate(ctx, g.Path, have.roles[g.Role]) {
+		privileges := g.Privileges
+		if len(privileges) == 0 {
+			privileges = have.roles[g.Role]
+		}
+		if !seen[g.Path] && !c.mayDelegate(ctx, g.Path, privileges) {
 			needs = append(needs, need{g.Path, []string{"Permissions.Modify"}, "grant the permissions"})
 		}
 		seen[g.Path] = true

@@ -267,11 +267,7 @@ func (c *Client) ensureEntries(ctx context.Context, spec AccountSpec, have acces
 // dropGrants takes away what the account had and is not to have any more: the
 // entries of its own roles and of prior, and roles that are no longer used. What
 // others have given it stays, unless all is set.
-func (c *Client) dropGrants(ctx context.Context, spec AccountSpec, prior []aclEntry, all bool) error {
-	have, err := c.access(ctx)
-	if err != nil {
-		return err
-	}
+func (c *Client) dropGrants(ctx context.Context, spec AccountSpec, have access, prior []aclEntry, all bool) error {
 	want := spec.entries(have.version)
 	used := map[string]bool{}
 	for _, e := range want {
