@@ -264,6 +264,12 @@ func TestFaultsOfAnAccountAreFoundAndRepaired(t *testing.T) {
 		{"expired token", func(r *rig) {
 			r.raw(http.MethodPut, "/access/users/capi@pve/token/capi-token", map[string]any{"expire": 1})
 		}, "is expired", false},
+		{"the token's comment gone, and its mark with it", func(r *rig) {
+			r.raw(http.MethodPut, "/access/users/capi@pve/token/capi-token", map[string]any{"comment": ""})
+		}, "the comment of token capi@pve!capi-token", false},
+		{"a privilege added to the role", func(r *rig) {
+			r.raw(http.MethodPut, "/access/roles/CAPI-capi-pve", map[string]any{"privs": "VM.Migrate", "append": 1})
+		}, "has VM.Migrate, which it is not to have", false},
 		{"token gone", func(r *rig) {
 			r.raw(http.MethodDelete, "/access/users/capi@pve/token/capi-token", nil)
 		}, "token capi@pve!capi-token is gone", true},

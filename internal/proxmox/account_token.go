@@ -24,7 +24,11 @@ func tokenPath(user, token string) string {
 // readToken takes over how the token in use stands.
 func (a *Account) readToken(token tokenInfo) {
 	a.TokenThere = true
-	a.tokenMark, _, _ = splitMark(token.Comment)
+	tokenMark, comment, marked := splitMark(token.Comment)
+	a.tokenMark = tokenMark
+	if a.Instance != "" && (!marked || comment != a.Comment) {
+		a.fault("the comment of token %s is not that of its user", a.TokenID())
+	}
 	a.PrivilegeSeparation = bool(token.Privsep)
 	if token.Expire != 0 {
 		a.Expire = time.Unix(token.Expire, 0).UTC()
@@ -85,6 +89,16 @@ func (c *Client) ensureToken(ctx context.Context, spec AccountSpec, holder Holde
 		return c.makeToken(ctx, spec, holder.Instance, issued)
 	}
 	have, _, marked := splitMark(token.Comment)
+	if !marked && holder.Instance != "" && holder.Secret != "" && !holder.Remake {
+		// Of a token that has lost its mark the secret proves whose it is.
+		accepted, err := c.CheckToken(ctx, spec.TokenID(), holder.Secret)
+		if err != nil {
+			return issued, err
+		}
+		if accepted {
+			have, marked = c.newMark(spec, holder.Instance).kept(), true
+		}
+	}
 	unfinished := marked && have.State != stateKept && have.State != stateRetired
 	switch {
 	case have.Instance == holder.Instance && !holder.Remake && (holder.Secret != "" || !unfinished):
