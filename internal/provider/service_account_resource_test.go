@@ -72,20 +72,22 @@ func TestServiceAccountThroughItsLife(t *testing.T) {
 	inPlace := func(checks ...statecheck.StateCheck) []statecheck.StateCheck {
 		return append(checks, sameSecret.AddStateValue(accountAddress, secret))
 	}
-	remade := []statecheck.StateCheck{newSecret.AddStateValue(accountAddress, secret), newVersion.AddStateValue(accountAddress, version)}
+	remade := func(checks ...statecheck.StateCheck) []statecheck.StateCheck {
+		return append(checks, newSecret.AddStateValue(accountAddress, secret), newVersion.AddStateValue(accountAddress, version))
+	}
 	resource.UnitTest(t, resource.TestCase{
 		ProtoV6ProviderFactories: testProviders(),
 		CheckDestroy:             func(*terraform.State) error { return lab.empty() },
 		Steps: []resource.TestStep{
 			{ // made, and the credentials work
 				Config: lab.provider() + account(`comment = "for tests"`),
-				ConfigStateChecks: append([]statecheck.StateCheck{
+				ConfigStateChecks: remade(
 					statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("token"), knownvalue.StringExact("capi@pve!capi-token")),
 					statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("url"), knownvalue.StringExact(lab.sim.URL())),
 					statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("insecure"), knownvalue.Bool(false)),
 					statecheck.ExpectSensitiveValue(accountAddress, tfjsonpath.New("credentials")),
 					sameSecret.AddStateValue(accountAddress, secret),
-				}, remade...),
+				),
 				Check: lab.works,
 			},
 			{ // changed in place: the secret stays
@@ -133,11 +135,11 @@ func TestServiceAccountThroughItsLife(t *testing.T) {
 				Config: lab.provider() + account(`rotate_when_changed = { quarter = "2" }`),
 				ConfigPlanChecks: accountAction(plancheck.ResourceActionUpdate,
 					plancheck.ExpectUnknownValue(accountAddress, tfjsonpath.New("credentials")), plancheck.ExpectUnknownValue(accountAddress, version)),
-				ConfigStateChecks: append([]statecheck.StateCheck{
+				ConfigStateChecks: remade(
 					statecheck.ExpectKnownValue(accountAddress, tokenID, knownvalue.StringExact("capi@pve!capi-token.2")),
 					statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("token"), knownvalue.StringExact("capi@pve!capi-token.2")),
 					statecheck.ExpectKnownValue(accountAddress, retiring, knownvalue.ListSizeExact(1)),
-				}, remade...),
+				),
 				Check: func(s *terraform.State) error { return errors.Join(lab.works(s), lab.accepts(before)) },
 			},
 			{ // the id of the first token still names the account for an import
@@ -161,7 +163,7 @@ func TestServiceAccountThroughItsLife(t *testing.T) {
 			{ // another name is a rotation as well; without overlap the old token goes at once
 				Config:            lab.provider() + strings.Replace(account(`rotation_overlap = "0s"`), "capi-token", "main", 1),
 				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate, plancheck.ExpectKnownValue(accountAddress, tfjsonpath.New("id"), knownvalue.StringExact("capi@pve!main"))),
-				ConfigStateChecks: append([]statecheck.StateCheck{statecheck.ExpectKnownValue(accountAddress, tokenID, knownvalue.StringExact("capi@pve!main"))}, remade...),
+				ConfigStateChecks: remade(statecheck.ExpectKnownValue(accountAddress, tokenID, knownvalue.StringExact("capi@pve!main"))),
 				Check:             lab.works,
 			},
 			{ // the token is gone: a new one, in place, with a new version
@@ -169,21 +171,21 @@ func TestServiceAccountThroughItsLife(t *testing.T) {
 				Config:    lab.provider() + strings.Replace(account(), "capi-token", "main", 1),
 				ConfigPlanChecks: accountAction(plancheck.ResourceActionUpdate,
 					plancheck.ExpectUnknownValue(accountAddress, tfjsonpath.New("credentials")), plancheck.ExpectUnknownValue(accountAddress, version)),
-				ConfigStateChecks: remade,
+				ConfigStateChecks: remade(),
 				Check:             lab.works,
 			},
 			{ // the token was made anew by others: its secret in state is refused
 				PreConfig:         func() { lab.raw(http.MethodPut, "/access/users/capi@pve/token/main", map[string]any{"regenerate": 1}) },
 				Config:            lab.provider() + strings.Replace(account(), "capi-token", "main", 1),
 				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
-				ConfigStateChecks: remade,
+				ConfigStateChecks: remade(),
 				Check:             lab.works,
 			},
 			{ // the user is gone: made again as a whole
 				PreConfig:         func() { lab.raw(http.MethodDelete, "/access/users/capi@pve", nil) },
 				Config:            lab.provider() + account(),
 				ConfigPlanChecks:  accountAction(plancheck.ResourceActionCreate),
-				ConfigStateChecks: remade,
+				ConfigStateChecks: remade(),
 				Check:             lab.works,
 			},
 			{ // another user is another account
