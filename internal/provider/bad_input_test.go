@@ -166,7 +166,7 @@ func TestServiceAccountsAreCheckedAtPlan(t *testing.T) {
 		{"a token of one letter", object{"token_name": "t"}, "not a token name"},
 		{"a token that begins with a digit", object{"token_name": "1st"}, "not a token name"},
 		{"a token with its user", object{"token_name": "capi@pve!token"}, "not a token name"},
-		{"an empty comment", object{"comment": ""}, "at least 1"},
+		{"an empty comment", object{"comment": ""}, "between 1 and 1500"},
 		{"a comment of two lines", object{"comment": "a\nb"}, "must be one line"},
 		{"a comment that is too long", object{"comment": strings.Repeat("c", 1501)}, "1500"},
 		{"a day in place of a time", object{"expires_at": "2099-01-01"}, "is not a time"},

@@ -87,9 +87,18 @@ func (d *proxmoxPermissionsDataSource) Schema(ctx context.Context, _ datasource.
 			"commands": schema.ListAttribute{
 				Computed: true, ElementType: types.StringType, MarkdownDescription: "Commands for a node's shell that grant what is missing.",
 			},
-			"timeouts": timeouts.Attributes(ctx),
+			"timeouts": permissionsTimeouts(ctx),
 		},
 	}
+}
+
+// permissionsTimeouts is the attribute timeouts.
+func permissionsTimeouts(ctx context.Context) schema.Attribute {
+	attribute, ok := timeouts.Attributes(ctx).(schema.SingleNestedAttribute)
+	if ok {
+		attribute.MarkdownDescription = "How long reading may take before it gives up. Defaults to `" + shortDuration(permissionsReadTimeout) + "`."
+	}
+	return attribute
 }
 
 func (d *proxmoxPermissionsDataSource) Read(ctx context.Context, req datasource.ReadRequest, resp *datasource.ReadResponse) {

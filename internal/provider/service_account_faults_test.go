@@ -84,7 +84,7 @@ func TestServiceAccountErrorsSayWhatToDo(t *testing.T) {
 			step(lab.block(append(root[:2:2], `fingerprint_sha256 = "`+strings.Repeat("AB", 32)+`"`)...)+account(), "is not the expected one"),
 			step(lab.provider("endpoint", "https://127.0.0.1:9")+account(), "no answer from Proxmox VE at https://127.0.0.1:9"),
 			step(lab.provider()+strings.Replace(account(), "capi@pve", "capi@nope", 1), `the realm "nope" does not exist`),
-			step(lab.provider()+account(`confine_to = { pool = "nope" }`), `the pool "nope" does not exist`),
+			step(lab.provider()+account(`confine_to = { pool = "nope" }`), `pool "nope" does not exist`),
 			step(lab.provider()+account(`permissions = "custom"`, `grants = [{ path = "/", privileges = ["VM.Monitor"] }]`), "knows no privilege VM.Monitor"),
 			step(good, "The cluster has no quorum", always(http.MethodPost, "/access/users", 500, "cluster not ready - no quorum?")),
 			step(good, "Something else holds the lock", always(http.MethodPost, "/access/roles", 500, "can't lock file '/x.lck' - got timeout")),

@@ -287,7 +287,7 @@ func TestServiceAccountOnOlderReleases(t *testing.T) {
 							}
 						},
 						Config:      pinned + account(`rotate_when_changed = { n = "2" }`),
-						ExpectError: words("token capi@pve!capi-token.2 is there already, and Proxmox VE never tells its secret again"),
+						ExpectError: words("capi@pve!capi-token.2 is there already, and Proxmox VE never tells its secret again"),
 					},
 					{ // somebody else's by now; out of the way, it is made again
 						PreConfig:        func() { lab.raw(http.MethodDelete, "/access/users/capi@pve/token/capi-token.2", nil) },
