@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,7 +16,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	pve "github.com/luthermonson/go-proxmox"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -50,10 +48,6 @@ type world struct {
 	dir    string
 	lab    *lab.Lab
 	report progress.Reporter
-	// admin works on Proxmox VE as root, and holder holds the account there.
-	admin   *proxmox.Client
-	account proxmox.AccountSpec
-	holder  proxmox.Holder
 }
 
 func newWorld(ctx context.Context, t *testing.T) *world {
@@ -63,7 +57,7 @@ func newWorld(ctx context.Context, t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	w := &world{t: t, dir: dir, report: reporter(t), account: confinedAccount()}
+	w := &world{t: t, dir: dir, report: reporter(t)}
 	set, err := artifacts.Ensure(ctx, w.report)
 	if err != nil {
 		t.Fatal(err)
@@ -123,77 +117,14 @@ func (w *world) prepare(ctx context.Context) (template proxmox.Template, secret 
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.makePool(ctx)
-	w.account.Scope.TemplateIDs = []int64{int64(template.VMID)}
-	w.admin, w.holder = admin, proxmox.Holder{Instance: uuid.NewString()}
-	issued, err := admin.EnsureAccount(ctx, w.account, w.holder, w.report)
+	issued, err := admin.EnsureAccount(ctx, account, proxmox.Holder{Instance: uuid.NewString()}, w.report)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.holder.Secret = issued.Secret
 	return template, issued.Secret
 }
 
-// confinedAccount is all that the machines are made with: it may do nothing
-// outside of a pool, two storages and a bridge, and may clone one template.
-func confinedAccount() proxmox.AccountSpec {
-	return proxmox.AccountSpec{
-		UserID: "capi@pve", TokenName: "capi-token", Permissions: proxmox.LeastPrivilege, PrivilegeSeparation: true,
-		Scope: proxmox.Scope{Pool: "capi", DiskStorages: []string{"local-lvm"}, ImageStorages: []string{"local"}, Bridges: []string{"vmbr0"}},
-	}
-}
-
-// makePool makes the pool of the machines, as an administrator does beforehand.
-func (w *world) makePool(ctx context.Context) {
-	w.t.Helper()
-	root := pve.NewClient(w.lab.PVE.APIURL(), pve.WithAPIToken(lab.TokenID, w.lab.TokenSecret()), pve.WithInsecureSkipVerify())
-	if err := root.Post(ctx, "/pools", map[string]any{"poolid": w.account.Scope.Pool}, nil); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// rotate gives the account another token while machines are being made, tells
-// Cluster API's Proxmox provider of it, and ends the old token's time then.
-func (w *world) rotate(ctx context.Context, mgmt *kube.Client) {
-	w.t.Helper()
-	before := w.account.TokenID()
-	rotating := w.holder
-	rotating.Rotate, rotating.Overlap = true, 10*time.Minute
-	issued, err := w.admin.EnsureAccount(ctx, w.account, rotating, w.report)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.account.CurrentToken, w.holder.Secret = issued.Name, issued.Secret
-	w.await(ctx, "the credentials changed", func(ctx context.Context) error {
-		credentials, err := mgmt.Object(ctx, "v1", "Secret", "kmgt", "proxmox-credentials")
-		if err != nil {
-			return err
-		}
-		credentials.Object["stringData"] = map[string]any{"token": w.account.TokenID(), "secret": issued.Secret}
-		return mgmt.Update(ctx, credentials)
-	})
-	w.report(ctx, "chain", "rotated from "+before+" to "+w.account.TokenID())
-}
-
-// endOverlap removes the token that the rotation has replaced, as the end of its
-// time does.
-func (w *world) endOverlap(ctx context.Context) {
-	w.t.Helper()
-	root := pve.NewClient(w.lab.PVE.APIURL(), pve.WithAPIToken(lab.TokenID, w.lab.TokenSecret()), pve.WithInsecureSkipVerify())
-	if err := root.Put(ctx, "/access/users/capi@pve/token/capi-token", map[string]any{"expire": 1}, nil); err != nil {
-		w.t.Fatal(err)
-	}
-	retired, err := w.admin.ReadAccount(ctx, w.account)
-	if err == nil {
-		err = w.admin.SweepTokens(ctx, retired)
-	}
-	if err != nil || len(retired.Faults) > 0 {
-		w.t.Fatal(retired.Faults, err)
-	}
-	if tokens := w.lab.PVE.Summary().Tokens; slices.Contains(tokens, "capi@pve!capi-token") || !slices.Contains(tokens, w.account.TokenID()) {
-		w.t.Errorf("the tokens are %v", tokens)
-	}
-}
+var account = proxmox.AccountSpec{UserID: "capi@pve", TokenName: "capi-token", Permissions: proxmox.LeastPrivilege, PrivilegeSeparation: true}
 
 // bootstrap starts the bootstrap cluster with the example's providers on the
 // runtime "local".
@@ -211,7 +142,7 @@ func (w *world) bootstrap(ctx context.Context, secret string) *kube.Client {
 			{Type: capi.ControlPlane, Name: "talos", Version: artifacts.CACPPTVersion},
 			{Type: capi.IPAM, Name: "in-cluster", Version: artifacts.IPAMVersion},
 			{Type: capi.Infrastructure, Name: "proxmox", Version: artifacts.ProxmoxVersion, Credentials: &capi.ProxmoxCredentials{
-				URL: w.lab.PVE.URL(), Token: w.account.TokenID(), Secret: secret, CA: string(w.lab.PVE.CA()),
+				URL: w.lab.PVE.URL(), Token: account.TokenID(), Secret: secret, CA: string(w.lab.PVE.CA()),
 			}},
 		},
 	}
@@ -257,8 +188,7 @@ func (w *world) manifest(template proxmox.Template, secret string) cluster.Apply
 	} {
 		values[name] = fmt.Sprint(v[variable])
 	}
-	confined := strings.ReplaceAll(example(w.t, "kmgt.yaml"), "templateID: ${TEMPLATE_ID}", "templateID: ${TEMPLATE_ID}\n      pool: "+w.account.Scope.Pool)
-	parsed, err := cluster.Load(confined, values)
+	parsed, err := cluster.Load(example(w.t, "kmgt.yaml"), values)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -266,7 +196,7 @@ func (w *world) manifest(template proxmox.Template, secret string) cluster.Apply
 kind: Secret
 metadata: {name: proxmox-credentials, namespace: kmgt, labels: {platform.ionos.com/secret-type: proxmox-credentials}}
 stringData: {url: %q, token: %q, secret: %q, insecure: "false", root_ca: %q}
-`, w.lab.PVE.URL(), w.account.TokenID(), secret, w.lab.PVE.CA()))
+`, w.lab.PVE.URL(), account.TokenID(), secret, w.lab.PVE.CA()))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -314,26 +244,18 @@ func TestRealControllersBuildTheClusterOfTheExample(t *testing.T) {
 		t.Fatalf("%v\n%s", err, home.Tree(context.WithoutCancel(ctx)))
 	}
 	w.report(ctx, "chain", "the cluster is available\n"+home.Tree(ctx))
-	w.order(ctx, mgmt, 3)
-	w.await(ctx, "a machine being made", func(context.Context) error {
-		if len(w.lab.PVE.Summary().VMs) < 3 {
-			return errors.New("there is none yet")
-		}
-		return nil
-	})
-	w.rotate(ctx, mgmt)
-	w.scaled(ctx, mgmt, 3)
-	w.endOverlap(ctx)
-	w.order(ctx, mgmt, 1)
-	w.scaled(ctx, mgmt, 1)
+	w.scale(ctx, mgmt, 3)
+	w.scale(ctx, mgmt, 1)
 	w.remove(ctx, mgmt)
 }
 
-// order changes the number of control plane machines.
-func (w *world) order(ctx context.Context, mgmt *kube.Client, replicas int64) {
+// scale changes the number of control plane machines and waits until as many are
+// there and ready: later ones join etcd, and those that go leave it first.
+func (w *world) scale(ctx context.Context, mgmt *kube.Client, replicas int64) {
 	w.t.Helper()
+	const version, kind = "controlplane.cluster.x-k8s.io/v1alpha3", "TalosControlPlane"
 	w.await(ctx, fmt.Sprintf("%d control plane machines ordered", replicas), func(ctx context.Context) error {
-		tcp, err := mgmt.Object(ctx, "controlplane.cluster.x-k8s.io/v1alpha3", "TalosControlPlane", "kmgt", "kmgtcp")
+		tcp, err := mgmt.Object(ctx, version, kind, "kmgt", "kmgtcp")
 		if err != nil {
 			return err
 		}
@@ -342,14 +264,8 @@ func (w *world) order(ctx context.Context, mgmt *kube.Client, replicas int64) {
 		}
 		return mgmt.Update(ctx, tcp)
 	})
-}
-
-// scaled waits until as many control plane machines are there and ready: later
-// ones join etcd, and those that go leave it first.
-func (w *world) scaled(ctx context.Context, mgmt *kube.Client, replicas int64) {
-	w.t.Helper()
 	w.await(ctx, fmt.Sprintf("%d control plane machines ready", replicas), func(ctx context.Context) error {
-		tcp, err := mgmt.Object(ctx, "controlplane.cluster.x-k8s.io/v1alpha3", "TalosControlPlane", "kmgt", "kmgtcp")
+		tcp, err := mgmt.Object(ctx, version, kind, "kmgt", "kmgtcp")
 		if err != nil {
 			return err
 		}
