@@ -12,11 +12,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/terraform-plugin-testing/helper/resource"
-	"github.com/hashicorp/terraform-plugin-testing/knownvalue"
 	"github.com/hashicorp/terraform-plugin-testing/plancheck"
-	"github.com/hashicorp/terraform-plugin-testing/statecheck"
 	"github.com/hashicorp/terraform-plugin-testing/terraform"
-	"github.com/hashicorp/terraform-plugin-testing/tfjsonpath"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/pvesim"
 )
@@ -38,100 +35,6 @@ func jsonBody(t *testing.T, body map[string]any) []byte {
 // action expects one action for the template.
 func action(kind plancheck.ResourceActionType) resource.ConfigPlanChecks {
 	return resource.ConfigPlanChecks{PreApply: []plancheck.PlanCheck{plancheck.ExpectResourceAction("capi_proxmox_template.talos", kind)}}
-}
-
-func TestTemplateThroughItsLife(t *testing.T) {
-	cliPath(t)
-	lab := newProxmoxLab(t)
-	address := "capi_proxmox_template.talos"
-	vm := func() pvesim.VMSummary { return lab.sim.Summary().VMs[0] }
-	var first string
-	resource.UnitTest(t, resource.TestCase{
-		ProtoV6ProviderFactories: testProviders(),
-		CheckDestroy:             func(*terraform.State) error { return lab.empty() },
-		Steps: []resource.TestStep{
-			{ // made, with the image known at plan
-				Config: lab.provider() + lab.template("v1.13.7", `tags = ["talos", "capi"]`),
-				ConfigPlanChecks: resource.ConfigPlanChecks{PreApply: []plancheck.PlanCheck{
-					plancheck.ExpectKnownValue(address, tfjsonpath.New("schematic_id"), knownvalue.StringExact(agentSchematic)),
-					plancheck.ExpectKnownValue(address, tfjsonpath.New("image_url"), knownvalue.StringExact(lab.factory.URL()+"/image/"+agentSchematic+"/v1.13.7/nocloud-amd64.qcow2")),
-					plancheck.ExpectKnownValue(address, tfjsonpath.New("name"), knownvalue.StringExact("talos-v1.13.7-ce4c9805")),
-					plancheck.ExpectKnownValue(address, tfjsonpath.New("agent"), knownvalue.Bool(true)),
-					plancheck.ExpectUnknownValue(address, tfjsonpath.New("vm_id")),
-				}},
-				ConfigStateChecks: []statecheck.StateCheck{
-					statecheck.ExpectKnownValue(address, tfjsonpath.New("vm_id"), knownvalue.Int64Exact(100)),
-					statecheck.ExpectKnownValue(address, tfjsonpath.New("phase"), knownvalue.StringExact("ready")),
-					statecheck.ExpectKnownValue(address, tfjsonpath.New("image_transfer").AtMapKey("pve1").AtMapKey("method"), knownvalue.StringExact("download")),
-				},
-				Check: func(*terraform.State) error {
-					first = vm().UUID
-					if !vm().Template || vm().Name != "talos-v1.13.7-ce4c9805" {
-						return fmt.Errorf("the VM is %+v", vm())
-					}
-					return nil
-				},
-			},
-			{ // changed in place
-				Config:           lab.provider() + lab.template("v1.13.7", `tags = ["talos"]`, `cores = 4`, `description = "ours"`, `name = "golden"`, `disk_size = 2`),
-				ConfigPlanChecks: action(plancheck.ResourceActionUpdate),
-				Check: func(*terraform.State) error {
-					if vm().UUID != first || vm().Name != "golden" {
-						return fmt.Errorf("the VM is %+v", vm())
-					}
-					return nil
-				},
-			},
-			{ // changed by others and brought back
-				PreConfig: func() {
-					lab.raw(http.MethodPut, "/nodes/pve1/qemu/100/config", map[string]any{"cores": 1, "tags": "other", "agent": "0", "net0": "virtio,bridge=vmbr0,tag=7"})
-				},
-				Config:           lab.provider() + lab.template("v1.13.7", `tags = ["talos"]`, `cores = 4`, `description = "ours"`, `name = "golden"`, `disk_size = 2`),
-				ConfigPlanChecks: action(plancheck.ResourceActionUpdate),
-			},
-			{ // imported with an empty plan
-				ResourceName: address, ImportState: true, ImportStateId: "pve1/100", ImportStateVerify: true,
-				ImportStateVerifyIgnore: []string{"image_transfer"}, // the way it came is nowhere noted
-			},
-			{
-				ResourceName: address, ImportState: true, ImportStateKind: resource.ImportBlockWithID, ImportStateId: "pve1/100",
-				Config: lab.provider() + lab.template("v1.13.7", `tags = ["talos"]`, `cores = 4`, `description = "ours"`, `name = "golden"`, `disk_size = 2`),
-			},
-			{ // another version is another template
-				Config:           lab.provider() + lab.template("v1.13.6"),
-				ConfigPlanChecks: action(plancheck.ResourceActionReplace),
-				Check: func(*terraform.State) error {
-					if len(lab.sim.Summary().VMs) != 1 || vm().UUID == first || vm().Name != "talos-v1.13.6-ce4c9805" {
-						return fmt.Errorf("the VMs are %+v", lab.sim.Summary().VMs)
-					}
-					return nil
-				},
-			},
-			{ // deleted by others and made again
-				PreConfig: func() {
-					lab.raw(http.MethodDelete, fmt.Sprintf("/nodes/pve1/qemu/%d", vm().ID), nil)
-				},
-				Config:           lab.provider() + lab.template("v1.13.6"),
-				ConfigPlanChecks: action(plancheck.ResourceActionCreate),
-			},
-			{ // another resource's id after it was deleted: not ours
-				PreConfig: func() {
-					id := vm().ID
-					lab.raw(http.MethodDelete, fmt.Sprintf("/nodes/pve1/qemu/%d", id), nil)
-					lab.raw(http.MethodPost, "/nodes/pve1/qemu", map[string]any{"vmid": id, "name": "somebody"})
-				},
-				Config:           lab.provider() + lab.template("v1.13.6"),
-				ConfigPlanChecks: action(plancheck.ResourceActionCreate),
-				Check: func(*terraform.State) error {
-					if len(lab.sim.Summary().VMs) != 2 {
-						return fmt.Errorf("the VMs are %+v", lab.sim.Summary().VMs)
-					}
-					lab.raw(http.MethodDelete, "/nodes/pve1/qemu/100", nil)
-					return nil
-				},
-			},
-		},
-	})
 }
 
 func TestTemplateIsReplacedCreateFirst(t *testing.T) {
