@@ -196,19 +196,19 @@ func TestTemplatesOnSeveralNodes(t *testing.T) {
 			{ // one is deleted by others, the other's own tag taken away
 				PreConfig: func() {
 					lab.raw(http.MethodDelete, "/nodes/pve2/qemu/9001", nil)
-					lab.raw(http.MethodPut, "/nodes/pve3/qemu/9002/config", map[string]any{"tags": "talos"})
+					lab.raw(http.MethodPut, "/nodes/pve3/qemu/9000/config", map[string]any{"tags": "talos"})
 				},
 				Config: on(`["pve2", "pve3"]`), ConfigPlanChecks: action(plancheck.ResourceActionUpdate),
 				Check: expect(map[string]string{"pve2": "talos;" + name + "pve2", "pve3": "talos;" + name + "pve3"}),
 			},
 			{ // only one of them differs
 				PreConfig: func() {
-					lab.raw(http.MethodPut, "/nodes/pve3/qemu/9002/config", map[string]any{"cores": 9})
+					lab.raw(http.MethodPut, "/nodes/pve3/qemu/9000/config", map[string]any{"cores": 9})
 				},
 				Config: on(`["pve2", "pve3"]`), ConfigPlanChecks: action(plancheck.ResourceActionUpdate),
 			},
 			{
-				ResourceName: address, ImportState: true, ImportStateId: "pve2/9000,pve3/9002", ImportStateVerify: true,
+				ResourceName: address, ImportState: true, ImportStateId: "pve2/9001,pve3/9000", ImportStateVerify: true,
 				ImportStateVerifyIgnore: []string{"image_transfer", "vm_id_range"},
 			},
 			{ // one node fails, which is told, and finished by the next apply
@@ -263,7 +263,7 @@ func TestTheLastTemplatesOfAFamilyAreKept(t *testing.T) {
 		Steps: []resource.TestStep{
 			{Config: lab.provider() + lab.template("v1.13.5", first...), Check: expect("100 talos")},
 			{Config: lab.provider() + lab.template("v1.13.6", first...), Check: expect("100 ", "101 talos")},
-			{Config: lab.provider() + lab.template("v1.13.7", family...), Check: expect("101 ", "100 talos")},
+			{Config: lab.provider() + lab.template("v1.13.7", family...), Check: expect("100 talos", "101 ")},
 			{ // protected: a destroy is refused while it is planned
 				Config: lab.provider() + lab.template("v1.13.7", `protection = true`),
 			},
@@ -433,6 +433,7 @@ output "own" {
 			{Config: `output "x" { value = provider::capi::talos_schematic_id("extensions: []") }`, ExpectError: regexp.MustCompile(`not\s+understood`)},
 			{Config: `output "x" { value = provider::capi::talos_image_url("` + agentSchematic + `", "v1.13.7", "nocloud.qcow2") }`, ExpectError: regexp.MustCompile(`is\s+not\s+the\s+name\s+of\s+an\s+image`)},
 			{Config: `output "x" { value = provider::capi::talos_image_url("` + agentSchematic + `", "v1.13.7", "nocloud-amd64.qcow2", "a", "b") }`, ExpectError: regexp.MustCompile(`at\s+most\s+one`)},
+			{Config: `output "x" { value = "which the destroy can read" }`},
 		},
 	})
 }

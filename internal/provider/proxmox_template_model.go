@@ -284,6 +284,7 @@ func (m proxmoxTemplateModel) spec(ctx context.Context, node string) (proxmox.Te
 		Identity:         source.identity,
 		Family:           m.Family.ValueString(),
 		Labels:           m.labels(ctx),
+		Instance:         m.Instance.ValueString(),
 		TemplateHardware: m.hardware(ctx),
 		TemplateSettings: m.settings(ctx, node),
 	}

@@ -52,12 +52,12 @@ func (f *talosImageURLFunction) Run(ctx context.Context, req function.RunRequest
 	case 1:
 		factory = factories[0]
 	default:
-		resp.Error = function.NewArgumentFuncError(4, "An image comes from one factory: give at most one address.")
+		resp.Error = function.NewArgumentFuncError(4, "an image comes from one factory: give at most one address")
 		return
 	}
 	address, err := talos.ImageURL(factory, schematic, version, image)
 	if err != nil {
-		resp.Error = function.NewFuncError(sentence(err.Error()))
+		resp.Error = function.NewFuncError(err.Error())
 		return
 	}
 	resp.Error = resp.Result.Set(ctx, address)

@@ -44,7 +44,7 @@ func (f *talosSchematicIDFunction) Run(ctx context.Context, req function.RunRequ
 		id, err = schematic.ID()
 	}
 	if err != nil {
-		resp.Error = function.NewArgumentFuncError(0, sentence(err.Error()))
+		resp.Error = function.NewArgumentFuncError(0, err.Error())
 		return
 	}
 	resp.Error = resp.Result.Set(ctx, id)

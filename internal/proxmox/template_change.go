@@ -33,15 +33,14 @@ func (t Template) Kept() bool { return t.mark.State != stateMade }
 // of t and this call is an error, which the next apply resolves.
 func (c *Client) UpdateTemplate(ctx context.Context, t Template, spec TemplateSpec) (Template, error) {
 	m := t.mark
+	if m.Kind == "" && spec.Instance != "" {
+		m = mark{Kind: "template", ID: t.VMID, Instance: spec.Instance}.kept()
+	}
 	if m.Kind != "" {
 		m.Labels, m.Family = spec.Labels, spec.Family
 	}
 	want, have := spec.config(m, t.macs), t.config(t.mark, t.macs)
-	body := difference(want, have)
-	if m.Kind == "" && spec.Description == t.Description {
-		delete(body, "description") // nothing of ours to write there
-	}
-	if len(body) > 0 {
+	if body := difference(want, have); len(body) > 0 {
 		body["digest"] = t.digest
 		put := c.put(ctx, vmPath(t.Node, t.VMID, "config"), body, nil)
 		if put != nil && !saying(put, digestRefused) {

@@ -212,6 +212,32 @@ func TestAnUnfinishedTemplateIsFinishedWithTheNewSettings(t *testing.T) {
 	}
 }
 
+func TestNotesThatLostTheMarkGetItBack(t *testing.T) {
+	r := newRig(t)
+	made := r.generation(0)
+	r.raw(http.MethodPut, vmPath("pve1", made.VMID, "config"), map[string]any{"description": "somebody's own words"})
+	bare, err := r.client().ReadTemplate(t.Context(), "pve1", made.VMID, made.UUID)
+	if err != nil || bare.Instance != "" {
+		t.Fatalf("the mark is still there: %+v, %v", bare, err)
+	}
+	spec := TemplateSpec{Labels: made.Labels, Family: "talos", TemplateSettings: made.TemplateSettings}
+	if _, err := r.client().UpdateTemplate(t.Context(), bare, spec); err != nil {
+		t.Fatal(err)
+	}
+	if config, err := r.client().readConfig(t.Context(), "pve1", made.VMID); err != nil || config.text("description") != made.Description {
+		t.Errorf("without an owner the notes become %q, %v", config.text("description"), err)
+	}
+	spec.Instance = made.Instance
+	bare, err = r.client().ReadTemplate(t.Context(), "pve1", made.VMID, made.UUID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	marked, err := r.client().UpdateTemplate(t.Context(), bare, spec)
+	if err != nil || marked.Instance != made.Instance || !marked.Kept() || marked.Family() != "talos" || marked.Labels["talos"] != "v1.13.7" || !marked.Same(made.TemplateSettings) {
+		t.Errorf("the template is %+v, %v", marked, err)
+	}
+}
+
 func TestHardwareIsMadeAsAskedForAndReadBack(t *testing.T) {
 	r := newRig(t)
 	for name, hardware := range map[string]TemplateHardware{

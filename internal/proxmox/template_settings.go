@@ -154,9 +154,13 @@ func chosen(on bool, value string) string {
 // is not set. macs, by device, keep the addresses that there are already. The
 // pool is no option.
 func (t TemplateSettings) config(m mark, macs map[string]string) map[string]string {
+	notes := t.Description
+	if m.Kind != "" {
+		notes = m.with(notes, "\n\n")
+	}
 	out := map[string]string{
 		"name":        t.Name,
-		"description": m.with(t.Description, "\n\n"),
+		"description": notes,
 		"tags":        strings.Join(normalTags(t.Tags), ";"),
 		"cpu":         t.CPUType,
 		"cores":       strconv.Itoa(t.Cores),

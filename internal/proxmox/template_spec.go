@@ -58,6 +58,10 @@ type TemplateSpec struct {
 	Family string
 	// Labels are kept in the template's mark and answered by Read.
 	Labels map[string]string
+	// Instance, where it is set, is written into the mark of a template whose
+	// notes have lost it, by [Client.UpdateTemplate]: whoever calls it has proven
+	// by the UUID that the template is its own.
+	Instance string
 
 	TemplateHardware
 	TemplateSettings
