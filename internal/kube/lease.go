@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -36,6 +37,18 @@ type Lease struct {
 	holder  string
 	cancel  context.CancelCauseFunc
 	stopped sync.WaitGroup
+	// begun is when the lease was taken, and renewed how long after that the last
+	// renewal that succeeded was sent: both by the monotonic clock.
+	begun    time.Time
+	renewed  atomic.Int64
+	duration time.Duration
+}
+
+// Fresh says whether nobody else can hold the lease at this moment: it was
+// renewed within three quarters of its duration. A run that was stopped and goes
+// on must ask before each write, since its renewal has not noticed yet.
+func (l *Lease) Fresh() bool {
+	return time.Since(l.begun)-time.Duration(l.renewed.Load()) < l.duration*3/4
 }
 
 // Acquire takes the lease key for holder, a UUID. One that was left behind runs
@@ -49,36 +62,39 @@ func (l Leases) Acquire(ctx context.Context, c client.Client, key client.ObjectK
 	if l.Renewal == 0 {
 		l.Renewal = ownership.RenewEvery
 	}
-	if err := l.take(ctx, c, key, holder, report); err != nil {
+	begun, err := l.take(ctx, c, key, holder, report)
+	if err != nil {
 		return nil, nil, err
 	}
 	held, cancel := context.WithCancelCause(ctx)
-	lease := &Lease{client: c, key: key, holder: holder, cancel: cancel}
+	lease := &Lease{client: c, key: key, holder: holder, cancel: cancel, begun: begun, duration: l.Duration}
 	lease.stopped.Go(func() { lease.renew(held, l) })
 	return held, lease, nil
 }
 
-func (l Leases) take(ctx context.Context, c client.Client, key client.ObjectKey, holder string, report progress.Reporter) error {
+// take answers when the request that took the lease was sent, at the latest.
+func (l Leases) take(ctx context.Context, c client.Client, key client.ObjectKey, holder string, report progress.Reporter) (time.Time, error) {
 	var waitedFor *metav1.MicroTime
 	for {
+		sent := time.Now()
 		found := &coordinationv1.Lease{}
 		err := c.Get(ctx, key, found)
 		switch {
 		case apierrors.IsNotFound(err):
 			err = c.Create(ctx, l.object(key, holder))
 		case err != nil:
-			return fmt.Errorf("reading the lease %s: %w", key, err)
+			return time.Time{}, fmt.Errorf("reading the lease %s: %w", key, err)
 		default:
 			owner := ptr.Deref(found.Spec.HolderIdentity, "")
 			left := time.Until(ptr.Deref(found.Spec.RenewTime, metav1.MicroTime{}).Add(l.Duration))
 			if owner != holder && left > 0 {
 				if waitedFor != nil && !waitedFor.Equal(found.Spec.RenewTime) {
-					return fmt.Errorf("lease %s of run %s: %w", key, owner, ownership.ErrHeld)
+					return time.Time{}, fmt.Errorf("lease %s of run %s: %w", key, owner, ownership.ErrHeld)
 				}
 				waitedFor = found.Spec.RenewTime
 				report.Report(ctx, "waiting-for-lease", fmt.Sprintf("an unfinished run (%s) was at work here; its lease runs out in %s", owner, left.Round(time.Second)))
 				if err := pause(ctx, min(left+100*time.Millisecond, l.Renewal)); err != nil {
-					return err
+					return time.Time{}, err
 				}
 				continue
 			}
@@ -90,9 +106,9 @@ func (l Leases) take(ctx context.Context, c client.Client, key client.ObjectKey,
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("taking the lease %s: %w", key, err)
+			return time.Time{}, fmt.Errorf("taking the lease %s: %w", key, err)
 		}
-		return nil
+		return sent, nil
 	}
 }
 
@@ -121,6 +137,7 @@ func (l *Lease) renew(ctx context.Context, times Leases) {
 		if pause(ctx, times.Renewal) != nil {
 			return
 		}
+		sent := time.Since(l.begun)
 		found := &coordinationv1.Lease{}
 		// An API server that does not answer for a while is no loss: nobody else can
 		// take the lease there either.
@@ -133,8 +150,8 @@ func (l *Lease) renew(ctx context.Context, times Leases) {
 			continue
 		}
 		found.Spec.RenewTime = ptr.To(metav1.NowMicro())
-		if err := l.client.Update(ctx, found); apierrors.IsConflict(err) {
-			continue
+		if err := l.client.Update(ctx, found); err == nil {
+			l.renewed.Store(int64(sent))
 		}
 	}
 }

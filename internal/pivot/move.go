@@ -5,9 +5,11 @@ package pivot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/cluster"
@@ -15,9 +17,50 @@ import (
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 )
 
-// criticalTime bounds the part of a move that must not be cut in the middle. It
-// runs on a context of its own, so that a timeout or Ctrl-C waits for it.
+// criticalTime bounds what must not be cut in the middle. It runs on a context
+// of its own, so that a timeout or Ctrl-C waits until it is back or through.
 const criticalTime = 30 * time.Minute
+
+// Defaults of [Options].
+const (
+	defaultParallel   = 32
+	defaultRetryFor   = 30 * time.Second
+	defaultBlockedFor = 10 * time.Minute
+)
+
+// ForeignOwners says what to do with an object that belongs to a Cluster and has
+// an owner that does not move, such as an Argo CD Application.
+type ForeignOwners string
+
+// The rules for foreign owners.
+const (
+	// ForeignRefuse refuses the move. It is the default.
+	ForeignRefuse ForeignOwners = "refuse"
+	// ForeignLeave leaves the object and what it owns behind, as clusterctl does.
+	ForeignLeave ForeignOwners = "leave"
+	// ForeignCarry moves the object without that owner.
+	ForeignCarry ForeignOwners = "carry"
+)
+
+// Options are how a move is made. The zero value moves everything.
+type Options struct {
+	Scope         Scope
+	ForeignOwners ForeignOwners
+	// Parallel is the number of objects that are written at once; it defaults to 32.
+	Parallel int
+	// RetryFor is how long a request that fails for the moment is sent again;
+	// BlockedFor how long a provider may block the move. They default to 30
+	// seconds and 10 minutes.
+	RetryFor, BlockedFor time.Duration
+	// ProveFor is how long after the move no new Machine may appear.
+	ProveFor time.Duration
+	// AdoptFailedMove allows to finish or to take back a move that somebody else
+	// began and that left no journal.
+	AdoptFailedMove bool
+	// Leases are the times of the lease on both clusters.
+	Leases kube.Leases
+	Report progress.Reporter
+}
 
 // Result is what a move came to.
 type Result struct {
@@ -26,90 +69,228 @@ type Result struct {
 	// Counts are the moved objects by kind; ProviderIDs those of the Machines.
 	Counts      map[string]int64
 	ProviderIDs []string
+	// Digest is over all moved objects, their contents and owners.
+	Digest string
+	// Stayed are the objects that belong to the Clusters and were left behind.
+	Stayed []Stayed
+	// PausedFor is how long nobody managed the Clusters; zero when it is not known.
+	PausedFor time.Duration
+	// ID names the pivot's journal; empty when there is none.
+	ID string
+	// Backup is where the backup is, if one was made.
+	Backup string
 }
 
-// Move waits until every Cluster of the source is available, moves all of them
-// to the target with clusterctl's library, and compares what the target holds
-// with what the source held. source is nil when it is proven to be gone. An
-// [ErrHalfDone] means that both sides must be looked at before anything else.
-func Move(ctx context.Context, source, target *Side, report progress.Reporter) (*Result, error) {
-	state, moving, err := Inspect(ctx, source, target)
+// run is one attempt at a move.
+type run struct {
+	opts Options
+	// source is nil when it is proven to be gone.
+	source, target *Side
+	id             string
+	journal        *journal
+	graph          *graph
+	existing       map[ID]bool
+}
+
+func (r *run) parallel() int { return r.opts.Parallel }
+
+// sides are those that are there, the source first.
+func (r *run) sides() []*Side {
+	if r.source == nil {
+		return []*Side{r.target}
+	}
+	return []*Side{r.source, r.target}
+}
+
+// Move brings the scope's Clusters from the source to the target. What an earlier
+// run left unfinished is first brought back to the source or, from [PhaseCommitted]
+// on, through to the target. source is nil when it is proven to be gone.
+//
+// Any failure before [PhaseCommitted] is rolled back before Move answers it, and a
+// cancelled context is such a failure; afterwards the move goes on to its end
+// whatever the context says. An [ErrHalfDone] means that both sides must be
+// looked at before anything else.
+func Move(ctx context.Context, source, target *Side, opts Options) (*Result, error) {
+	r := newRun(source, target, opts)
+	unlock, err := r.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := r.recover(ctx); err != nil {
+		return nil, err
+	}
+	if r.journal != nil && r.journal.Phase != PhaseDone {
+		return r.prove(ctx) // rolled forward
+	}
+	state, _, err := Inspect(ctx, r.source, r.target, r.opts.Scope)
 	if err != nil {
 		return nil, err
 	}
 	if state == Done {
-		return moved(ctx, target, moving, report)
+		return r.alreadyDone(ctx)
 	}
-	if err := waitAvailable(ctx, source, moving, report); err != nil {
+	if err := r.prepare(ctx); err != nil {
 		return nil, err
 	}
-	report.Report(ctx, "recording-inventory", "recording what the source holds")
-	before, err := TakeSettled(ctx, source.Client)
-	if err != nil {
+	if err := r.critical(ctx); err != nil {
 		return nil, err
 	}
-	report.Report(ctx, "moving", fmt.Sprintf("moving %d objects of %d clusters", len(before), len(moving)))
-	if err := keepStatus(ctx, source, target); err != nil {
-		return nil, err
-	}
-	if err := move(ctx, source, target); err != nil {
-		return nil, err
-	}
-	report.Report(ctx, "verifying", "comparing what the target holds with what the source held")
-	after, err := Take(ctx, target.Client)
-	if err != nil {
-		return nil, err
-	}
-	if differences := Compare(before, after); len(differences) > 0 {
-		return nil, fmt.Errorf("the target manages the clusters now, but does not hold all that the source held; the source is kept: %w", differencesError(differences))
-	}
-	if err := restoreStatus(ctx, target); err != nil {
-		return nil, err
-	}
-	if err := waitAvailable(ctx, target, moving, report); err != nil {
-		return nil, err
-	}
-	return &Result{Clusters: moving, Counts: before.Counts(), ProviderIDs: before.ProviderIDs()}, nil
+	return r.prove(ctx)
 }
 
-func waitAvailable(ctx context.Context, side *Side, keys []client.ObjectKey, report progress.Reporter) error {
-	for _, key := range keys {
-		home := cluster.Home{Client: &kube.Client{Client: side.Client}, Namespace: key.Namespace, Name: key.Name, Report: report}
-		if err := home.WaitAvailable(ctx); err != nil {
+func newRun(source, target *Side, opts Options) *run {
+	if opts.Parallel == 0 {
+		opts.Parallel = defaultParallel
+	}
+	if opts.RetryFor == 0 {
+		opts.RetryFor = defaultRetryFor
+	}
+	if opts.BlockedFor == 0 {
+		opts.BlockedFor = defaultBlockedFor
+	}
+	if opts.ForeignOwners == "" {
+		opts.ForeignOwners = ForeignRefuse
+	}
+	r := &run{opts: opts, source: source, target: target, id: uuid.NewString()}
+	for _, side := range r.sides() {
+		side.retryFor = opts.RetryFor
+	}
+	return r
+}
+
+func (r *run) discover(ctx context.Context, side *Side) (*graph, error) {
+	return discover(ctx, side, r.opts.Scope, r.opts.ForeignOwners == ForeignCarry)
+}
+
+// prepare does all that can be done before anything is paused: it waits until the
+// Clusters are well and nothing changes, checks that the move will succeed, and
+// writes the journal.
+func (r *run) prepare(ctx context.Context) error {
+	if err := r.waitAvailable(ctx, r.source); err != nil {
+		return err
+	}
+	r.opts.Report.Report(ctx, "recording-inventory", "recording what the source holds")
+	if err := r.settle(ctx); err != nil {
+		return err
+	}
+	if err := r.preflight(ctx); err != nil {
+		return err
+	}
+	j, err := r.plan(ctx)
+	if err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("the move was not begun: %w", context.Cause(ctx))
+	}
+	r.journal = j
+	return nil
+}
+
+// critical is the part in which both clusters hold copies. It ends with all on
+// exactly one side, un-paused, or with an error that says what is where.
+func (r *run) critical(ctx context.Context) error {
+	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), criticalTime)
+	defer cancel()
+	if err := r.toCommit(ctx, detached); err != nil {
+		return r.rollBack(detached, err)
+	}
+	return r.rollForward(detached)
+}
+
+// toCommit does everything up to the point of no return.
+func (r *run) toCommit(ctx, detached context.Context) error {
+	if err := r.journal.begin(ctx, r.sides()...); err != nil {
+		return err
+	}
+	r.opts.Report.Report(ctx, "pausing", fmt.Sprintf("pausing %d clusters", len(r.journal.Clusters)))
+	fenced := now()
+	r.journal.Fenced = &fenced
+	if err := r.journal.save(ctx, PhaseFenced, r.sides()...); err != nil {
+		return err
+	}
+	if err := r.pauseSource(ctx); err != nil {
+		return err
+	}
+	if err := r.waitUnblocked(ctx); err != nil {
+		return err
+	}
+	if err := r.copyAll(ctx); err != nil {
+		return err
+	}
+	if err := r.checkFence(ctx, r.source, r.target); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	// From here on the answer to a request that was sent counts, not the context.
+	return r.journal.save(detached, PhaseCommitted, r.source)
+}
+
+// copyRounds is how often the copies are made anew because the source's objects
+// changed after they were paused: a controller was in the middle of its work.
+const copyRounds = 3
+
+func (r *run) copyAll(ctx context.Context) error {
+	for round := 1; ; round++ {
+		if err := r.refresh(ctx); err != nil {
+			return err
+		}
+		if err := r.journal.save(ctx, PhaseCreating, r.sides()...); err != nil {
+			return err
+		}
+		if err := r.create(ctx); err != nil {
+			return err
+		}
+		if err := r.journal.save(ctx, PhaseCreated, r.sides()...); err != nil {
+			return err
+		}
+		r.opts.Report.Report(ctx, "verifying", "comparing what the target holds with what the source holds")
+		err := r.verify(ctx)
+		if err == nil {
+			return r.journal.save(ctx, PhaseVerified, r.sides()...)
+		}
+		if !errors.Is(err, errSourceChanged) || round == copyRounds {
+			return err
+		}
+		r.opts.Report.Report(ctx, "copying-again", err.Error())
+		if err := r.removeAll(ctx, r.target, func(e entry) bool { return !e.Existing }); err != nil {
+			return err
+		}
+	}
+}
+
+// create makes the copies, level by level.
+func (r *run) create(ctx context.Context) error {
+	nodes := r.graph.placed()
+	r.opts.Report.Report(ctx, "creating", fmt.Sprintf("copying %d objects of %d clusters", len(nodes), len(r.journal.Clusters)))
+	c := newCopier(r.target, r.existing)
+	for _, level := range levels(nodes) {
+		if err := r.checkFence(ctx, r.source); err != nil {
+			return err
+		}
+		if err := each(ctx, r.parallel(), level, c.create); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// moved finishes a move that an earlier run has carried through.
-func moved(ctx context.Context, target *Side, clusters []client.ObjectKey, report progress.Reporter) (*Result, error) {
-	if err := restoreStatus(ctx, target); err != nil {
-		return nil, err
-	}
-	if err := waitAvailable(ctx, target, clusters, report); err != nil {
-		return nil, err
-	}
-	inventory, err := Take(ctx, target.Client)
+func (r *run) waitAvailable(ctx context.Context, side *Side) error {
+	found, err := side.clusters(ctx, r.opts.Scope)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &Result{Clusters: clusters, Counts: inventory.Counts(), ProviderIDs: inventory.ProviderIDs()}, nil
-}
-
-// move runs clusterctl's own move over all namespaces. Once begun it is not cut.
-func move(ctx context.Context, source, target *Side) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("the move was not begun: %w", context.Cause(ctx))
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), criticalTime)
-	defer cancel()
-	if err := source.Cluster.ObjectMover().Move(ctx, "", target.Cluster, false); err != nil {
-		state, _, inspectErr := Inspect(ctx, source, target)
-		if inspectErr == nil && state == NotStarted {
-			return fmt.Errorf("moving with clusterctl's library: %w (the source manages its clusters as before)", err)
+	for i := range found {
+		if isPaused(&found[i]) {
+			continue // nobody looks after it, so it will say nothing new
 		}
-		return fmt.Errorf("moving with clusterctl's library: %w; %w", err, inspectErr)
+		home := cluster.Home{Client: side.Client, Namespace: found[i].Namespace, Name: found[i].Name, Report: r.opts.Report}
+		if err := home.WaitAvailable(ctx); err != nil {
+			return err
+		}
 	}
 	return nil
 }

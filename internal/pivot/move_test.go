@@ -74,7 +74,7 @@ func (w *world) cluster(side *pivot.Side, name string, paused bool) *clusterv1.C
 	if paused {
 		cluster.Spec.Paused = ptr.To(true)
 	}
-	w.must(side.Client.Create(w.ctx, cluster))
+	w.must(side.Client.Create(w.ctx, cluster, client.FieldOwner("clusterctl")))
 	cluster.Status.Initialization = clusterv1.ClusterInitializationStatus{InfrastructureProvisioned: ptr.To(true), ControlPlaneInitialized: ptr.To(true)}
 	cluster.Status.Conditions = []metav1.Condition{
 		{Type: clusterv1.ClusterAvailableCondition, Status: metav1.ConditionTrue, Reason: "Available", LastTransitionTime: now},
@@ -147,7 +147,7 @@ func TestAMoveBetweenTwoRealAPIServers(t *testing.T) {
 	w := newWorld(t)
 	w.cluster(w.source, "kmgt", false)
 	w.statusController()
-	result, err := pivot.Move(w.ctx, w.source, w.target, nil)
+	result, err := pivot.Move(w.ctx, w.source, w.target, pivot.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,13 +164,13 @@ func TestAMoveBetweenTwoRealAPIServers(t *testing.T) {
 	}
 
 	t.Run("is done when it is asked for again", func(t *testing.T) {
-		again, err := pivot.Move(w.ctx, w.source, w.target, nil)
+		again, err := pivot.Move(w.ctx, w.source, w.target, pivot.Options{})
 		if err != nil || len(again.Clusters) != 1 {
 			t.Errorf("%+v, %v", again, err)
 		}
 	})
 	t.Run("is done when the source is gone", func(t *testing.T) {
-		again, err := pivot.Move(w.ctx, nil, w.target, nil)
+		again, err := pivot.Move(w.ctx, nil, w.target, pivot.Options{})
 		if err != nil || len(again.ProviderIDs) != 1 {
 			t.Errorf("%+v, %v", again, err)
 		}
@@ -199,7 +199,7 @@ func TestAMoveIsRefused(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			test.arrange()
-			_, err := pivot.Move(w.ctx, w.source, w.target, nil)
+			_, err := pivot.Move(w.ctx, w.source, w.target, pivot.Options{})
 			if !errors.Is(err, test.is) || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("error %v, want %v that says %q", err, test.is, test.says)
 			}
@@ -212,7 +212,7 @@ func (w *world) pause(side *pivot.Side, paused bool) {
 	cluster := &clusterv1.Cluster{}
 	w.must(side.Client.Get(w.ctx, client.ObjectKey{Namespace: "kmgt", Name: "kmgt"}, cluster))
 	cluster.Spec.Paused = &paused
-	w.must(side.Client.Update(w.ctx, cluster))
+	w.must(side.Client.Update(w.ctx, cluster, client.FieldOwner("clusterctl")))
 }
 
 func TestAMoveThatIsCancelledBeforeItBeginsChangesNothing(t *testing.T) {
@@ -224,14 +224,14 @@ func TestAMoveThatIsCancelledBeforeItBeginsChangesNothing(t *testing.T) {
 	w.must(w.source.Client.Status().Update(w.ctx, machine))
 	ctx, cancel := context.WithTimeout(w.ctx, 3*time.Second)
 	defer cancel()
-	_, err := pivot.Move(ctx, w.source, w.target, nil)
+	_, err := pivot.Move(ctx, w.source, w.target, pivot.Options{})
 	if err == nil || !strings.Contains(err.Error(), "node") {
 		t.Errorf("error %v, want one about the missing node", err)
 	}
 	if w.count(w.target, "Cluster") > 0 || w.count(w.source, "Machine") != 1 {
 		t.Error("something was moved")
 	}
-	if state, _, err := pivot.Inspect(w.ctx, w.source, w.target); state != pivot.NotStarted || err != nil {
+	if state, _, err := pivot.Inspect(w.ctx, w.source, w.target, pivot.Scope{}); state != pivot.NotStarted || err != nil {
 		t.Errorf("state %v, %v", state, err)
 	}
 }

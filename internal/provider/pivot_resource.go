@@ -144,7 +144,7 @@ func (r *pivotResource) move(ctx context.Context, m *pivotModel, diags *diag.Dia
 	if err != nil {
 		return err
 	}
-	result, err := pivot.Move(ctx, source, target, reporter(&m.Phase))
+	result, err := pivot.Move(ctx, source, target, pivot.Options{Report: reporter(&m.Phase)})
 	if err != nil {
 		return err
 	}

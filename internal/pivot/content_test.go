@@ -7,7 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 func object(kind, name, uid string, content map[string]any, owners ...string) unstructured.Unstructured {
@@ -21,7 +23,7 @@ func object(kind, name, uid string, content map[string]any, owners ...string) un
 	}
 	o := map[string]any{
 		"apiVersion": version, "kind": kind,
-		"metadata": map[string]any{"name": name, "namespace": "kmgt", "uid": uid, "ownerReferences": references},
+		"metadata": map[string]any{"name": name, "namespace": "kmgt", "uid": uid, "ownerReferences": references, "labels": map[string]any{"a": "b"}},
 	}
 	for key, value := range content {
 		o[key] = value
@@ -86,17 +88,38 @@ func TestCompare(t *testing.T) {
 			},
 			want: "Machine kmgt/m1: has the owners",
 		},
-		"a Secret that lost its owner is missing from the inventory": {
+		"a Secret that lost its owner is told": {
 			change: func(target []unstructured.Unstructured) []unstructured.Unstructured {
 				target[2].SetOwnerReferences(nil)
 				return target
 			},
-			want: "Secret kmgt/kmgt-ca: is missing",
+			want: "Secret kmgt/kmgt-ca: has the owners",
+		},
+		"a field that only the target has, as a default of a newer provider, is no difference": {
+			change: func(target []unstructured.Unstructured) []unstructured.Unstructured {
+				target[0].Object["spec"] = map[string]any{"clusterNetwork": "x", "availabilityGates": []any{"a"}}
+				return target
+			},
+		},
+		"a lost label is told": {
+			change: func(target []unstructured.Unstructured) []unstructured.Unstructured {
+				target[1].SetLabels(nil)
+				return target
+			},
+			want: "Machine kmgt/m1: has another content: metadata.labels",
+		},
+		"an object that is being deleted is told": {
+			change: func(target []unstructured.Unstructured) []unstructured.Unstructured {
+				now := metav1.Now()
+				target[1].SetDeletionTimestamp(&now)
+				return target
+			},
+			want: "Machine kmgt/m1: is being deleted",
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			differences := Compare(build(side("a")), build(test.change(side("b"))))
+			differences := compare(graphOf(side("a")).placed(), byID(test.change(side("b"))), nil)
 			if test.want == "" {
 				if len(differences) > 0 {
 					t.Fatalf("differences %v, want none", differences)
@@ -110,13 +133,41 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-func TestTheInventoryHoldsOnlyWhatBelongsToClusters(t *testing.T) {
-	inventory := build(side("a"))
-	counts := inventory.Counts()
-	if counts["Secret"] != 1 || counts["Machine"] != 1 || counts["Cluster"] != 1 || len(inventory) != 3 {
+// graphOf builds the owner graph of the objects as a discovery does.
+func graphOf(objects []unstructured.Unstructured) *graph {
+	kinds := map[schema.GroupKind]*kind{
+		clusterKind: {GroupKind: clusterKind, move: true, hierarchy: true},
+		machineKind: {GroupKind: machineKind},
+		secretKind:  {GroupKind: secretKind},
+	}
+	var all []*unstructured.Unstructured
+	for i := range objects {
+		all = append(all, &objects[i])
+	}
+	g := newGraph(kinds, all)
+	g.settle()
+	g.place()
+	return g
+}
+
+func byID(objects []unstructured.Unstructured) map[ID]*unstructured.Unstructured {
+	found := map[ID]*unstructured.Unstructured{}
+	for i := range objects {
+		found[idOf(&objects[i])] = &objects[i]
+	}
+	return found
+}
+
+func TestTheGraphHoldsOnlyWhatBelongsToClusters(t *testing.T) {
+	g := graphOf(side("a"))
+	counts := g.counts()
+	if counts["Secret"] != 1 || counts["Machine"] != 1 || counts["Cluster"] != 1 || len(g.placed()) != 3 {
 		t.Errorf("counts %v, want one Cluster, one Machine and the one Secret that a Cluster owns", counts)
 	}
-	if ids := inventory.ProviderIDs(); len(ids) != 1 || ids[0] != "proxmox://1" {
+	if ids := g.providerIDs(); len(ids) != 1 || ids[0] != "proxmox://1" {
 		t.Errorf("provider ids %v", ids)
+	}
+	if a, b := g.digest(), graphOf(side("b")).digest(); a != b {
+		t.Errorf("the digests of both sides are %s and %s, want the same", a, b)
 	}
 }

@@ -1,0 +1,115 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package pivot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
+)
+
+// release is the one patch before a Delete: it tells providers that the object
+// was moved, and takes the finalizers away, so that the Delete removes it at
+// once. No controller ever sees it with a deletion timestamp, at which CAPMOX
+// destroys the VM. clusterctl patches, deletes and then strips; since 1.10
+// controllers put a missing finalizer back even while they are paused, which is
+// why it strips last (kubernetes-sigs/cluster-api#11814).
+var release = fmt.Appendf(nil, `{"metadata":{"annotations":{%q:""},"finalizers":null}}`, clusterctlv1.DeleteForMoveAnnotation)
+
+// removeOne deletes an object if it is there. The Delete holds only for what the
+// patch has answered: a finalizer that was put back in between makes it fail, and
+// both are sent again.
+func removeOne(ctx context.Context, side *Side, e entry) error {
+	err := side.write(ctx, func() error {
+		o := metadataOf(e)
+		err := side.Client.Patch(ctx, o, client.RawPatch(types.MergePatchType, release), client.FieldOwner(fieldManager))
+		if err == nil {
+			err = side.Client.Delete(ctx, o, client.Preconditions{UID: ptr.To(o.GetUID()), ResourceVersion: ptr.To(o.GetResourceVersion())})
+		}
+		switch {
+		case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+			return nil
+		case apierrors.IsConflict(err):
+			return retryable{err}
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("removing %s from %s: %w", e.id(), side.Name, err)
+	}
+	return nil
+}
+
+// removeRounds is how often what was made again after its removal is removed
+// once more.
+const removeRounds = 3
+
+// removeAll deletes the journal's objects that are to go from a side, those that
+// own others last. Before each level it looks that the side is still paused.
+func (r *run) removeAll(ctx context.Context, side *Side, goes func(entry) bool) error {
+	var byLevel [][]entry
+	for _, e := range r.journal.entries {
+		if !goes(e) {
+			continue
+		}
+		for len(byLevel) <= e.Level {
+			byLevel = append(byLevel, nil)
+		}
+		byLevel[e.Level] = append(byLevel[e.Level], e)
+	}
+	for range removeRounds {
+		for _, level := range slices.Backward(byLevel) {
+			if err := r.raiseFence(ctx, side); err != nil {
+				return err
+			}
+			if err := each(ctx, r.parallel(), level, func(ctx context.Context, e entry) error { return removeOne(ctx, side, e) }); err != nil {
+				return err
+			}
+		}
+		left, err := r.left(ctx, side, goes)
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		r.opts.Report.Report(ctx, "removing-again", fmt.Sprintf("somebody made %s again on %s", left[0].id(), side.Name))
+	}
+	return fmt.Errorf("removing the objects from %s: %w", side.Name, errMadeAgain)
+}
+
+// errMadeAgain says that something fights the removal.
+var errMadeAgain = errors.New("somebody makes them again each time: suspend what applies them from elsewhere (Argo CD, Flux) and apply again")
+
+// left answers the objects that are to go and are there.
+func (r *run) left(ctx context.Context, side *Side, goes func(entry) bool) ([]entry, error) {
+	there, err := held(ctx, side, r.journal.gvks())
+	if err != nil {
+		return nil, err
+	}
+	var left []entry
+	for _, e := range r.journal.entries {
+		if goes(e) && there[e.id()] != nil {
+			left = append(left, e)
+		}
+	}
+	return left, nil
+}
+
+// gvks answers the kinds and versions of the journal's objects.
+func (j *journal) gvks() []schema.GroupVersionKind {
+	seen := sets.New[schema.GroupVersionKind]()
+	for _, e := range j.entries {
+		seen.Insert(schema.GroupVersionKind{Group: e.Group, Version: e.Version, Kind: e.Kind})
+	}
+	return seen.UnsortedList()
+}

@@ -1,0 +1,96 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package pivot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+)
+
+// firstPause is how long a request that failed waits before it is sent again;
+// each further one waits twice as long, up to lastPause.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = 2 * time.Second
+)
+
+// retryable marks an error after which the request is sent again.
+type retryable struct{ error }
+
+func (r retryable) Unwrap() error { return r.error }
+
+// transient says whether the same request may succeed in a moment: an API server
+// that does not answer or has too much to do, a webhook that is not ready.
+func transient(err error) bool {
+	var again retryable
+	var network net.Error
+	var transport *url.Error
+	switch {
+	case err == nil, errors.Is(err, context.Canceled):
+		return false
+	case errors.As(err, &again):
+		return true
+	case apierrors.IsInternalError(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err), apierrors.IsUnexpectedServerError(err):
+		return true
+	case errors.As(err, &network), errors.As(err, &transport), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return true
+	}
+	return utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err)
+}
+
+// read sends a request until it succeeds, fails for good or retryFor is over.
+func (s *Side) read(ctx context.Context, send func() error) error {
+	end := time.Now().Add(s.retryFor)
+	for wait := firstPause; ; wait = min(2*wait, lastPause) {
+		err := send()
+		if !transient(err) || time.Now().Add(wait).After(end) {
+			return err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("%w (after: %w)", context.Cause(ctx), err)
+		case <-timer.C:
+		}
+	}
+}
+
+// write is read for a request that changes something: none is sent once the lease
+// on the cluster may be another run's.
+func (s *Side) write(ctx context.Context, send func() error) error {
+	return s.read(ctx, func() error {
+		if s.lease != nil && !s.lease.Fresh() {
+			return fmt.Errorf("the lease on %s could not be renewed in time: %w", s.Name, kube.ErrLeaseLost)
+		}
+		return send()
+	})
+}
+
+// each calls do for all items, up to parallel at once, until one fails.
+func each[T any](ctx context.Context, parallel int, items []T, do func(context.Context, T) error) error {
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for _, item := range items {
+		if groupCtx.Err() != nil {
+			break
+		}
+		group.Go(func() error { return do(groupCtx, item) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
+}
