@@ -151,7 +151,7 @@ func (c *copier) restoreManagers(ctx context.Context, n *node, o *unstructured.U
 	if !ok {
 		managers = []any{map[string]any{}} // what the API server takes for "none"
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"managedFields": managers}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": o.GetUID(), "managedFields": managers}})
 	if err != nil {
 		return err
 	}

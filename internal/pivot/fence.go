@@ -108,8 +108,9 @@ func (r *run) pauseSource(ctx context.Context) error {
 }
 
 // resume un-pauses a side: classes first, since the Clusters are made after them.
-// What its user had paused stays so.
-func (r *run) resume(ctx context.Context, side *Side, classes func(journalClass) bool) error {
+// What its user had paused stays so. Right before each Cluster it looks that the
+// other side, if any, does not manage it: a tool may have made it there again.
+func (r *run) resume(ctx context.Context, side, other *Side, classes func(journalClass) bool) error {
 	if err := r.countControlPlanes(ctx, side); err != nil {
 		return err
 	}
@@ -120,12 +121,31 @@ func (r *run) resume(ctx context.Context, side *Side, classes func(journalClass)
 		if c.Paused {
 			return nil
 		}
+		if err := checkUnmanaged(ctx, other, c.key()); err != nil {
+			return err
+		}
 		there, err := clusterPause.set(ctx, side, c.key(), false)
 		if err == nil && !there {
 			return fmt.Errorf("cluster %s is not on %s any more", c.key(), side.Name)
 		}
 		return err
 	})
+}
+
+// checkUnmanaged answers an error when a side manages a Cluster.
+func checkUnmanaged(ctx context.Context, side *Side, key client.ObjectKey) error {
+	if side == nil {
+		return nil
+	}
+	c := &clusterv1.Cluster{}
+	err := side.read(ctx, func() error { return client.IgnoreNotFound(side.Client.Get(ctx, key, c)) })
+	switch {
+	case err != nil:
+		return fmt.Errorf("looking whether %s manages cluster %s: %w", side.Name, key, err)
+	case c.Name != "" && !isPaused(c):
+		return fmt.Errorf("cluster %s on %s: %w", key, side.Name, errFenceLifted)
+	}
+	return nil
 }
 
 func (r *run) resumeClasses(ctx context.Context, side *Side, classes func(journalClass) bool) error {

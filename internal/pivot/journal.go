@@ -356,6 +356,9 @@ func (j *journal) loadEntries(ctx context.Context, side *Side) error {
 		err := side.read(ctx, func() error {
 			return side.Client.Get(ctx, client.ObjectKey{Namespace: journalNamespace, Name: name}, chunk)
 		})
+		if apierrors.IsNotFound(err) && j.Phase == PhaseRollingBack {
+			continue // the journal was being removed, which comes last of all
+		}
 		if err != nil {
 			return fmt.Errorf("reading the journal's objects from %s: %w", side.Name, err)
 		}

@@ -26,6 +26,7 @@ const (
 	defaultParallel   = 32
 	defaultRetryFor   = 30 * time.Second
 	defaultBlockedFor = 10 * time.Minute
+	defaultPoll       = 2 * time.Second
 )
 
 // ForeignOwners says what to do with an object that belongs to a Cluster and has
@@ -54,6 +55,9 @@ type Options struct {
 	RetryFor, BlockedFor time.Duration
 	// ProveFor is how long after the move no new Machine may appear.
 	ProveFor time.Duration
+	// Poll is the time between two looks at a Cluster that is waited for; it
+	// defaults to 2 seconds.
+	Poll time.Duration
 	// AdoptFailedMove allows to finish or to take back a move that somebody else
 	// began and that left no journal.
 	AdoptFailedMove bool
@@ -149,12 +153,15 @@ func newRun(source, target *Side, opts Options) *run {
 	if opts.BlockedFor == 0 {
 		opts.BlockedFor = defaultBlockedFor
 	}
+	if opts.Poll == 0 {
+		opts.Poll = defaultPoll
+	}
 	if opts.ForeignOwners == "" {
 		opts.ForeignOwners = ForeignRefuse
 	}
 	r := &run{opts: opts, source: source, target: target, id: uuid.NewString()}
 	for _, side := range r.sides() {
-		side.retryFor = opts.RetryFor
+		side.retryFor, side.versions = opts.RetryFor, nil
 	}
 	return r
 }
@@ -287,7 +294,7 @@ func (r *run) waitAvailable(ctx context.Context, side *Side) error {
 		if isPaused(&found[i]) {
 			continue // nobody looks after it, so it will say nothing new
 		}
-		home := cluster.Home{Client: side.Client, Namespace: found[i].Namespace, Name: found[i].Name, Report: r.opts.Report}
+		home := cluster.Home{Client: side.Client, Namespace: found[i].Namespace, Name: found[i].Name, Report: r.opts.Report, Poll: r.opts.Poll}
 		if err := home.WaitAvailable(ctx); err != nil {
 			return err
 		}

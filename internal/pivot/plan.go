@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -64,23 +65,27 @@ func (g *graph) providerIDs() []string {
 // settle reads the source until two readings are the same and nothing is being
 // deleted: an object that changes right now could not be compared afterwards.
 func (r *run) settle(ctx context.Context) error {
-	last := ""
-	return kube.Wait(ctx, "the source's objects to stop changing", func(ctx context.Context) (bool, string, error) {
+	last, now := "", "nothing was read"
+	err := wait.PollUntilContextCancel(ctx, min(r.opts.Poll, time.Second), true, func(ctx context.Context) (bool, error) {
 		g, err := r.discover(ctx, r.source)
 		if err != nil {
-			return false, "", err
+			return false, err
 		}
 		for _, n := range g.placed() {
 			if !n.object.GetDeletionTimestamp().IsZero() {
-				last = ""
-				return false, n.ID.String() + " is being deleted", nil
+				last, now = "", n.ID.String()+" is being deleted"
+				return false, nil
 			}
 		}
-		now := g.digest()
-		done := now == last
-		last, r.graph = now, g
-		return done, "they change", nil
+		digest := g.digest()
+		done := digest == last
+		last, now, r.graph = digest, "they still change", g
+		return done, nil
 	})
+	if ctx.Err() != nil {
+		return fmt.Errorf("waiting for the source's objects to stop changing (%s): %w", now, context.Cause(ctx))
+	}
+	return err
 }
 
 // plan writes down what the graph says. The phase is the first.
@@ -116,10 +121,14 @@ func (r *run) describe(j *journal) {
 	}
 	j.entries = nil
 	for _, n := range r.graph.placed() {
-		j.entries = append(j.entries, entry{
-			Group: n.Group, Version: n.object.GroupVersionKind().Version, Kind: n.Kind, Namespace: n.Namespace, Name: n.Name,
-			UID: n.uid, Level: n.level, Content: contentHash(n.object), Keep: n.keep, Existing: r.existing[n.ID],
-		})
+		j.entries = append(j.entries, n.entry(r.existing[n.ID]))
+	}
+}
+
+func (n *node) entry(existing bool) entry {
+	return entry{
+		Group: n.Group, Version: n.object.GroupVersionKind().Version, Kind: n.Kind, Namespace: n.Namespace, Name: n.Name,
+		UID: n.uid, Level: n.level, Content: contentHash(n.object), Keep: n.keep, Existing: existing,
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -168,17 +169,32 @@ func (r *run) collisions(ctx context.Context) (map[ID]bool, error) {
 	var reasons []error
 	for _, n := range r.graph.placed() {
 		copied := there[n.ID]
-		if copied == nil {
-			continue
-		}
-		existing[n.ID] = true
-		if !n.keep {
+		switch {
+		case copied == nil:
+		case isStray(copied):
+			if err := removeOne(ctx, r.target, n.entry(false), copied.GetUID()); err != nil {
+				return nil, err
+			}
+		case !n.keep:
 			reasons = append(reasons, fmt.Errorf("the target has a %s already", n.ID))
-		} else if what := existingDifference(n, copied); what != "" {
-			reasons = append(reasons, fmt.Errorf("the target has a %s already, which %s", n.ID, strings.TrimPrefix(what, "has ")))
+		default:
+			existing[n.ID] = true
+			if what := existingDifference(n, copied); what != "" {
+				reasons = append(reasons, fmt.Errorf("the target has a %s already, which %s", n.ID, strings.TrimPrefix(what, "has ")))
+			}
 		}
 	}
 	return existing, refused(reasons)
+}
+
+// isStray says whether an object is a copy that a lost run's last request made
+// after the next run had removed all of them. It still has the move's own field
+// manager, which a finished copy has not, and a Cluster among them is paused.
+func isStray(o *unstructured.Unstructured) bool {
+	if idOf(o).is(clusterKind) && !clusterPause.paused(o) {
+		return false
+	}
+	return slices.ContainsFunc(o.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool { return m.Manager == fieldManager })
 }
 
 // rehearse lets the target's API server and its webhooks look at every object

@@ -184,7 +184,11 @@ func (r *run) back(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.resume(ctx, r.source, func(journalClass) bool { return true }); err != nil {
+	other := r.target
+	if !ours {
+		other = nil
+	}
+	if err := r.resume(ctx, r.source, other, func(journalClass) bool { return true }); err != nil {
 		return err
 	}
 	for _, side := range slices.Backward(sides) {
@@ -216,7 +220,7 @@ func (r *run) forward(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.resume(ctx, r.target, func(c journalClass) bool { return !c.Existing }); err != nil {
+	if err := r.resume(ctx, r.target, r.source, func(c journalClass) bool { return !c.Existing }); err != nil {
 		return err
 	}
 	if r.source != nil {

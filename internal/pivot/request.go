@@ -69,14 +69,22 @@ func (s *Side) read(ctx context.Context, send func() error) error {
 }
 
 // write is read for a request that changes something: none is sent once the lease
-// on the cluster may be another run's.
+// on the cluster may be another run's. One that is under way then may still come
+// late, and so each also says which object it means: by UID or resource version.
 func (s *Side) write(ctx context.Context, send func() error) error {
 	return s.read(ctx, func() error {
-		if s.lease != nil && !s.lease.Fresh() {
-			return fmt.Errorf("the lease on %s could not be renewed in time: %w", s.Name, kube.ErrLeaseLost)
+		if err := s.checkLease(); err != nil {
+			return err
 		}
 		return send()
 	})
+}
+
+func (s *Side) checkLease() error {
+	if s.lease != nil && !s.lease.Fresh() {
+		return fmt.Errorf("the lease on %s could not be renewed in time: %w", s.Name, kube.ErrLeaseLost)
+	}
+	return nil
 }
 
 // each calls do for all items, up to parallel at once, until one fails.

@@ -41,7 +41,8 @@ type Side struct {
 	// UID is the cluster's identity.
 	UID string
 
-	config *rest.Config
+	// inventory lists the installed providers, whoever installed them.
+	inventory func(context.Context) ([]capi.Installed, error)
 	// lease is held while a run is at work; retryFor is how long a failing request
 	// is sent again.
 	lease    *kube.Lease
@@ -65,12 +66,13 @@ func NewSide(ctx context.Context, c *kube.Client, name string) (*Side, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Side{Client: fast.Client, Name: name, UID: uid, config: config}, nil
+	inventory := func(ctx context.Context) ([]capi.Installed, error) { return capi.Inventory(ctx, config) }
+	return &Side{Client: fast.Client, Name: name, UID: uid, inventory: inventory}, nil
 }
 
-// providers lists the installed providers, whoever installed them.
+// providers is inventory with an error that names the side.
 func (s *Side) providers(ctx context.Context) ([]capi.Installed, error) {
-	installed, err := capi.Inventory(ctx, s.config)
+	installed, err := s.inventory(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing the providers of %s: %w", s.Name, err)
 	}

@@ -52,7 +52,7 @@ func (c *copier) carryStatus(ctx context.Context, n *node, o *unstructured.Unstr
 	if len(kept) == 0 {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"status": kept})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": o.GetUID()}, "status": kept})
 	if err != nil {
 		return err
 	}
