@@ -3,7 +3,10 @@
 
 package pivot
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // Discovered answers the identities of all objects that a move of everything
 // from a side would carry over.
@@ -17,4 +20,26 @@ func Discovered(ctx context.Context, side *Side) ([]ID, error) {
 		ids = append(ids, n.ID)
 	}
 	return ids, nil
+}
+
+// DiscoveredOwners answers the objects that a move of the scope carries over as
+// clusterctl would, with the owners of each.
+func DiscoveredOwners(ctx context.Context, side *Side, scope Scope) (map[string][]string, error) {
+	g, err := discover(ctx, side, scope, false)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string][]string{}
+	for _, n := range g.placed() {
+		if n.carried {
+			continue
+		}
+		var owners []string
+		for _, owner := range n.owners {
+			owners = append(owners, owner.Kind+" "+owner.Name)
+		}
+		slices.Sort(owners)
+		found[n.Kind+" "+n.Namespace+"/"+n.Name] = owners
+	}
+	return found, nil
 }

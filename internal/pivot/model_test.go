@@ -253,13 +253,22 @@ func (r *runner) client(side int) client.Client {
 			})
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
-			return r.write(ctx, side, "delete", o, func() error { return c.Delete(ctx, o, options...) })
+			all := &client.DeleteOptions{}
+			all.ApplyOptions(options)
+			return r.write(ctx, side, "delete", o, func() error {
+				if all.Preconditions != nil && all.Preconditions.UID != nil {
+					if err := checkIs(ctx, c, o, *all.Preconditions.UID); err != nil {
+						return err
+					}
+				}
+				return c.Delete(ctx, o, options...)
+			})
 		},
 	})
 }
 
 // checkUID refuses a patch for another object of that name, as an API server does
-// and the fake one does not.
+// and the fake one does not; its resource versions are the same for each new object.
 func checkUID(ctx context.Context, c client.Client, o client.Object, patch client.Patch) error {
 	raw, err := patch.Data(o)
 	if err != nil {
@@ -269,13 +278,17 @@ func checkUID(ctx context.Context, c client.Client, o client.Object, patch clien
 	if err := json.Unmarshal(raw, &meant); err != nil || meant.Metadata.UID == "" {
 		return err
 	}
+	return checkIs(ctx, c, o, meant.Metadata.UID)
+}
+
+func checkIs(ctx context.Context, c client.Client, o client.Object, uid types.UID) error {
 	gvk := o.GetObjectKind().GroupVersionKind()
 	found := partial(gvk, ID{Namespace: o.GetNamespace(), Name: o.GetName()})
 	if err := c.Get(ctx, client.ObjectKeyFromObject(o), found); err != nil {
 		return err
 	}
-	if found.UID != meant.Metadata.UID {
-		return apierrors.NewInvalid(gvk.GroupKind(), o.GetName(), nil)
+	if found.UID != uid {
+		return apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, o.GetName(), errors.New("another UID"))
 	}
 	return nil
 }

@@ -47,6 +47,8 @@ const (
 type Options struct {
 	Scope         Scope
 	ForeignOwners ForeignOwners
+	// Backup is made before anything is paused, unless it is nil.
+	Backup *Backup
 	// Parallel is the number of objects that are written at once; it defaults to 32.
 	Parallel int
 	// RetryFor is how long a request that fails for the moment is sent again;
@@ -211,6 +213,9 @@ func (r *run) toCommit(ctx, detached context.Context) error {
 	if err := r.journal.begin(ctx, r.sides()...); err != nil {
 		return err
 	}
+	if err := r.backUp(ctx); err != nil {
+		return err
+	}
 	r.opts.Report.Report(ctx, "pausing", fmt.Sprintf("pausing %d clusters", len(r.journal.Clusters)))
 	fenced := now()
 	r.journal.Fenced = &fenced
@@ -234,6 +239,19 @@ func (r *run) toCommit(ctx, detached context.Context) error {
 	}
 	// From here on the answer to a request that was sent counts, not the context.
 	return r.journal.save(detached, PhaseCommitted, r.source)
+}
+
+func (r *run) backUp(ctx context.Context) error {
+	if r.opts.Backup == nil {
+		return nil
+	}
+	r.opts.Report.Report(ctx, "backing-up", "writing a backup of all objects")
+	made, err := r.opts.Backup.write(r.journal.ID, r.source.UID, r.journal.Digest, r.graph.placed())
+	if err != nil {
+		return err
+	}
+	r.journal.Backup = made
+	return r.journal.save(ctx, PhaseBackedUp, r.sides()...)
 }
 
 // copyRounds is how often the copies are made anew because the source's objects
