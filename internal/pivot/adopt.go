@@ -86,7 +86,8 @@ func (r *run) adoptForward(ctx context.Context, here, there *graph) error {
 }
 
 func (r *run) adoptJournal(ctx context.Context, g *graph, phase Phase) error {
-	j := &journal{ID: r.id, Run: r.id, Phase: phase, Target: r.target.UID, Scope: r.opts.Scope, Planned: now(), Copied: true}
+	begun := now()
+	j := &journal{ID: r.id, Run: r.id, Phase: phase, Target: r.target.UID, Scope: r.opts.Scope, Planned: begun, Fenced: &begun, Copied: true}
 	if r.source != nil {
 		j.Source = r.source.UID
 	}

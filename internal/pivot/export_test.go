@@ -6,6 +6,9 @@ package pivot
 import (
 	"context"
 	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Discovered answers the identities of all objects that a move of everything
@@ -40,6 +43,20 @@ func DiscoveredOwners(ctx context.Context, side *Side, scope Scope) (map[string]
 		}
 		slices.Sort(owners)
 		found[n.Kind+" "+n.Namespace+"/"+n.Name] = owners
+	}
+	return found, nil
+}
+
+// DiscoveredVersions answers the names of all objects that a move of everything
+// carries over, by their kinds.
+func DiscoveredVersions(ctx context.Context, side *Side) (map[schema.GroupVersionKind][]client.ObjectKey, error) {
+	g, err := discover(ctx, side, Scope{}, false)
+	if err != nil {
+		return nil, err
+	}
+	found := map[schema.GroupVersionKind][]client.ObjectKey{}
+	for _, n := range g.placed() {
+		found[n.object.GroupVersionKind()] = append(found[n.object.GroupVersionKind()], n.key())
 	}
 	return found, nil
 }

@@ -45,7 +45,13 @@ func Inspect(ctx context.Context, source, target *Side, scope Scope) (State, []c
 	if len(here) == 0 {
 		return inspectTarget(there, target, scope)
 	}
-	copied := sets.New(keys(there)...)
+	copied := sets.New[client.ObjectKey]()
+	for i := range there {
+		// One that a lost run's last request made is removed before the next move.
+		if c := &there[i]; !isPaused(c) || !slices.ContainsFunc(c.ManagedFields, isOfMove) {
+			copied.Insert(client.ObjectKeyFromObject(c))
+		}
+	}
 	for i := range here {
 		c := &here[i]
 		both := copied.Has(client.ObjectKeyFromObject(c))
@@ -88,11 +94,14 @@ func wayOut(copied bool) string {
 	return text + ". With adopt_failed_move = true the next apply does this"
 }
 
+// isOfMove says whether a field manager is this package's own.
+func isOfMove(entry metav1.ManagedFieldsEntry) bool { return entry.Manager == fieldManager }
+
 // pausedByMove says whether a move set the pause, and not the Cluster's user: the
 // one who did owns the field. clusterctl is its own field manager.
 func pausedByMove(c *clusterv1.Cluster) bool {
 	return slices.ContainsFunc(c.ManagedFields, func(entry metav1.ManagedFieldsEntry) bool {
-		ofMove := entry.Manager == fieldManager || strings.HasPrefix(entry.Manager, "clusterctl")
+		ofMove := isOfMove(entry) || strings.HasPrefix(entry.Manager, "clusterctl")
 		return ofMove && entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.Raw, []byte(`"f:paused"`))
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -90,7 +91,8 @@ type Result struct {
 // run is one attempt at a move.
 type run struct {
 	opts Options
-	// source is nil when it is proven to be gone.
+	// source is nil when it is proven to be gone, target when a preview cannot reach
+	// it yet.
 	source, target *Side
 	id             string
 	journal        *journal
@@ -102,10 +104,7 @@ func (r *run) parallel() int { return r.opts.Parallel }
 
 // sides are those that are there, the source first.
 func (r *run) sides() []*Side {
-	if r.source == nil {
-		return []*Side{r.target}
-	}
-	return []*Side{r.source, r.target}
+	return slices.DeleteFunc([]*Side{r.source, r.target}, func(s *Side) bool { return s == nil })
 }
 
 // Move brings the scope's Clusters from the source to the target. What an earlier

@@ -12,7 +12,6 @@ import (
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -194,7 +193,7 @@ func isStray(o *unstructured.Unstructured) bool {
 	if idOf(o).is(clusterKind) && !clusterPause.paused(o) {
 		return false
 	}
-	return slices.ContainsFunc(o.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool { return m.Manager == fieldManager })
+	return slices.ContainsFunc(o.GetManagedFields(), isOfMove)
 }
 
 // rehearse lets the target's API server and its webhooks look at every object

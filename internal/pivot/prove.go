@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -108,7 +107,7 @@ func (r *run) proveManagers(ctx context.Context) error {
 	var foreign []error
 	for _, e := range r.journal.entries {
 		o := there[e.id()]
-		if o != nil && slices.ContainsFunc(o.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool { return m.Manager == fieldManager }) {
+		if o != nil && slices.ContainsFunc(o.GetManagedFields(), isOfMove) {
 			foreign = append(foreign, fmt.Errorf("%s is left with fields that the move owns", e.id()))
 		}
 	}

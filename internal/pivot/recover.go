@@ -184,12 +184,16 @@ func (r *run) back(ctx context.Context) error {
 			return err
 		}
 	}
-	other := r.target
-	if !ours {
-		other = nil
-	}
-	if err := r.resume(ctx, r.source, other, func(journalClass) bool { return true }); err != nil {
-		return err
+	// A journal without a fence paused nothing. A frozen run may have written it after
+	// the next one had moved everything, and then there is nothing to un-pause.
+	if r.journal.Fenced != nil {
+		other := r.target
+		if !ours {
+			other = nil
+		}
+		if err := r.resume(ctx, r.source, other, func(journalClass) bool { return true }); err != nil {
+			return err
+		}
 	}
 	for _, side := range slices.Backward(sides) {
 		if err := r.journal.remove(ctx, side); err != nil {

@@ -7,14 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/terraform-plugin-framework/diag"
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
 	"github.com/hashicorp/terraform-plugin-framework/resource/identityschema"
-	"github.com/hashicorp/terraform-plugin-framework/resource/schema"
-	"github.com/hashicorp/terraform-plugin-framework/resource/schema/booldefault"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap"
@@ -55,54 +54,6 @@ type pivotIdentity struct {
 	ClusterUID types.String `tfsdk:"cluster_uid"`
 }
 
-func (r *pivotResource) Schema(ctx context.Context, _ resource.SchemaRequest, resp *resource.SchemaResponse) {
-	resp.Schema = schema.Schema{
-		MarkdownDescription: "Moves all Cluster API objects from one management cluster to another, compares what both hold, and retires the source. " +
-			"It begins only when every Cluster of the source is available and every Machine has a node. Once begun, the move is not cut by a timeout or " +
-			"Ctrl-C. A move that was killed in the middle is recognised and refused, with the way out. Destroying this resource only forgets it: it moves " +
-			"nothing and touches no machine.",
-		Attributes: map[string]schema.Attribute{
-			"source": accessInput("The cluster that manages the Clusters now. It may be gone if the move is done."),
-			"target": accessInput("The cluster that shall manage them. It needs each provider of the source in the same or a newer version, whoever installed it."),
-			"retire_source": schema.BoolAttribute{
-				Optional: true, Computed: true, Default: booldefault.StaticBool(true),
-				MarkdownDescription: "Whether to delete the source after the comparison, if it is an ephemeral cluster and holds no Cluster any more. Defaults to `true`.",
-			},
-			"id":           keptString("Identity of this pivot: the UID of its first target."),
-			"cluster_uid":  schema.StringAttribute{Computed: true, MarkdownDescription: "UID of the namespace `kube-system` of the target: its identity."},
-			"clusters":     schema.ListAttribute{Computed: true, ElementType: types.StringType, MarkdownDescription: "The moved Clusters as `namespace/name`."},
-			"objects":      schema.MapAttribute{Computed: true, ElementType: types.Int64Type, MarkdownDescription: "Number of objects by kind that belong to the Clusters."},
-			"provider_ids": schema.ListAttribute{Computed: true, ElementType: types.StringType, MarkdownDescription: "Provider ids of the Machines, the same before and after the move."},
-			"phase":        phaseAttribute(),
-			"timeouts":     timeoutsAttribute(ctx, pivotTimes),
-		},
-	}
-}
-
-func (r *pivotResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRequest, resp *resource.ModifyPlanResponse) {
-	if planDestroy(ctx, req, resp) {
-		return
-	}
-	planPhase(ctx, resp)
-	if req.State.Raw.IsNull() || resp.Diagnostics.HasError() {
-		return
-	}
-	var plan, state pivotModel
-	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
-	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
-	if resp.Diagnostics.HasError() || state.Phase.ValueString() != phaseReady {
-		return
-	}
-	if compareAccess(ctx, state.Target, plan.Target) == otherCluster {
-		resp.Diagnostics.AddAttributeWarning(path.Root("target"), "The target is another cluster",
-			"All Clusters will be moved to it when this is applied.")
-		return
-	}
-	for name, value := range map[string]any{"cluster_uid": state.ClusterUID, "clusters": state.Clusters, "objects": state.Objects, "provider_ids": state.ProviderIDs} {
-		resp.Diagnostics.Append(resp.Plan.SetAttribute(ctx, path.Root(name), value)...)
-	}
-}
-
 func (r *pivotResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
 	var plan pivotModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
@@ -114,42 +65,57 @@ func (r *pivotResource) Create(ctx context.Context, req resource.CreateRequest, 
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	// Nothing goes into state before the move is done: there is nothing that a
-	// Delete would have to remove, and what the clusters hold tells how far it came.
+	// Delete would have to remove, and the journals tell how far it came.
 	if err := r.move(ctx, &plan, &resp.Diagnostics); err != nil {
-		failure{verb: "pivot", thing: "the management cluster", cause: err, exists: "no machine was touched", next: nextAfter(err)}.addTo(&resp.Diagnostics)
+		moveFailure(err).addTo(&resp.Diagnostics)
 		return
 	}
 	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
 	resp.Diagnostics.Append(resp.Identity.Set(ctx, pivotIdentity{plan.ClusterUID})...)
 }
 
-func nextAfter(err error) string {
+func moveFailure(err error) failure {
+	f := failure{verb: "pivot", thing: "the management cluster", cause: err, exists: "no machine was touched", next: "mend the cause and apply again, which brings everything to one side and goes on"}
 	switch {
 	case errors.Is(err, pivot.ErrHalfDone):
-		return "look at both clusters before anything else, as said above; do not delete any Cluster or Machine object"
+		f.next = "look at both clusters before anything else, as said above; do not delete any Cluster or Machine object"
 	case errors.Is(err, pivot.ErrNothing):
-		return "check that source and target are the clusters that you mean"
+		f.next = "check that source and target are the clusters that you mean"
+	case errors.Is(err, pivot.ErrRefused):
+		f.exists = "the source manages its clusters as before; nothing was paused"
+		f.next = "mend what is named above and apply again"
 	}
-	return "mend the cause and apply again"
+	return f
 }
 
 // move brings the Clusters to the target, whoever has them now, and retires the
 // source.
 func (r *pivotResource) move(ctx context.Context, m *pivotModel, diags *diag.Diagnostics) error {
-	sourceAccess, target, uid, err := r.ends(ctx, m)
+	sourceAccess, targetAccess, err := m.ends(ctx)
 	if err != nil {
 		return err
 	}
-	source, err := r.source(ctx, sourceAccess, uid)
+	target, err := r.side(ctx, targetAccess, "target")
 	if err != nil {
 		return err
 	}
-	result, err := pivot.Move(ctx, source, target, pivot.Options{Report: reporter(&m.Phase)})
+	source, err := r.side(ctx, sourceAccess, "source")
+	if err != nil && !kube.IsAbsent(err) {
+		return err
+	}
+	if source != nil && source.UID == target.UID {
+		return errors.New("source and target are the same cluster")
+	}
+	options, moreDiags := m.options(ctx, !m.Clusters.IsUnknown())
+	if err := firstError(moreDiags); err != nil {
+		return err
+	}
+	result, err := pivot.Move(ctx, source, target, options)
 	if err != nil {
 		return err
 	}
-	if moreDiags := m.set(ctx, result, uid); moreDiags.HasError() {
-		return errors.New(moreDiags[0].Detail())
+	if err := firstError(m.set(ctx, result, targetAccess, target.UID)); err != nil {
+		return err
 	}
 	if m.RetireSource.ValueBool() {
 		r.retire(ctx, sourceAccess, reporter(&m.Phase), diags)
@@ -158,41 +124,27 @@ func (r *pivotResource) move(ctx context.Context, m *pivotModel, diags *diag.Dia
 	return nil
 }
 
-func (r *pivotResource) ends(ctx context.Context, m *pivotModel) (kube.Access, *pivot.Side, string, error) {
-	sourceAccess, known, diags := accessFrom(ctx, m.Source)
-	targetAccess, targetKnown, moreDiags := accessFrom(ctx, m.Target)
-	if diags.Append(moreDiags...); diags.HasError() || !known || !targetKnown {
-		return sourceAccess, nil, "", errors.New("how source and target are reached is not known")
+func (m *pivotModel) ends(ctx context.Context) (source, target kube.Access, err error) {
+	source, sourceKnown, diags := accessFrom(ctx, m.Source)
+	target, targetKnown, moreDiags := accessFrom(ctx, m.Target)
+	if diags.Append(moreDiags...); diags.HasError() || !sourceKnown || !targetKnown {
+		return source, target, errors.New("how source and target are reached is not known")
 	}
-	client, err := r.data.connect(ctx, targetAccess)
-	if err != nil {
-		return sourceAccess, nil, "", fmt.Errorf("reaching the target: %w", err)
-	}
-	uid, err := client.UID(ctx)
-	if err != nil {
-		return sourceAccess, nil, "", err
-	}
-	target, err := pivot.NewSide(ctx, client, "target")
-	return sourceAccess, target, uid, err
+	return source, target, nil
 }
 
-// source answers nil for a source that is proven to be gone.
-func (r *pivotResource) source(ctx context.Context, access kube.Access, targetUID string) (*pivot.Side, error) {
+// side answers nil, and an error for which [kube.IsAbsent] holds, for a cluster
+// that is proven to be gone.
+func (r *pivotResource) side(ctx context.Context, access kube.Access, name string) (*pivot.Side, error) {
 	client, err := r.data.connect(ctx, access)
-	if kube.IsAbsent(err) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, fmt.Errorf("reaching the source: %w", err)
+		return nil, fmt.Errorf("reaching the %s: %w", name, err)
 	}
-	uid, err := client.UID(ctx)
+	side, err := pivot.NewSide(ctx, client, name)
 	if err != nil {
-		return nil, fmt.Errorf("reaching the source: %w", err)
+		return nil, fmt.Errorf("reaching the %s: %w", name, err)
 	}
-	if uid == targetUID {
-		return nil, errors.New("source and target are the same cluster")
-	}
-	return pivot.NewSide(ctx, client, "source")
+	return side, nil
 }
 
 // retire deletes an ephemeral source. That it could not is a warning: the move
@@ -233,12 +185,19 @@ func (r *pivotResource) Update(ctx context.Context, req resource.UpdateRequest, 
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	plan.ID = state.ID
-	if plan.Clusters.IsUnknown() {
-		err := r.move(ctx, &plan, &resp.Diagnostics)
-		if err != nil {
-			failure{verb: "pivot", thing: "the management cluster", cause: err, exists: "no machine was touched", next: nextAfter(err)}.addTo(&resp.Diagnostics)
+	if plan.Digest.IsUnknown() {
+		if err := r.move(ctx, &plan, &resp.Diagnostics); err != nil {
+			moveFailure(err).addTo(&resp.Diagnostics)
 			return
 		}
+	} else if plan.Access.IsUnknown() {
+		_, target, err := plan.ends(ctx)
+		if err != nil {
+			moveFailure(err).addTo(&resp.Diagnostics)
+			return
+		}
+		target.UID = plan.ClusterUID.ValueString()
+		plan.Access = accessObject(target)
 	}
 	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
 	resp.Diagnostics.Append(resp.Identity.Set(ctx, pivotIdentity{plan.ClusterUID})...)
@@ -247,9 +206,16 @@ func (r *pivotResource) Update(ctx context.Context, req resource.UpdateRequest, 
 // Delete only forgets.
 func (r *pivotResource) Delete(context.Context, resource.DeleteRequest, *resource.DeleteResponse) {}
 
-// ImportState takes up a pivot that was done before: by hand, or by a run that
-// lost its state. The id is the target's UID; the next apply proves it.
+// ImportState takes up a pivot that was done before. An id CLUSTER#JOURNAL reads
+// the journal on the target, and the next plan is empty but for how the clusters
+// are reached; the target's UID alone leaves it to the next apply to prove it.
 func (r *pivotResource) ImportState(ctx context.Context, req resource.ImportStateRequest, resp *resource.ImportStateResponse) {
+	if cluster, journal, ok := strings.Cut(req.ID, "#"); ok {
+		if err := r.importJournal(ctx, clusterObjectID{Cluster: cluster}.access(), journal, resp); err != nil {
+			failure{verb: "import", thing: "the pivot", cause: err, next: "list the target's journals: kubectl get configmaps -n kube-system -l terraform-provider-capi/pivot"}.addTo(&resp.Diagnostics)
+		}
+		return
+	}
 	uid := req.ID
 	if uid == "" {
 		var identity pivotIdentity
@@ -260,4 +226,28 @@ func (r *pivotResource) ImportState(ctx context.Context, req resource.ImportStat
 	resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("cluster_uid"), uid)...)
 	resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("phase"), "imported")...)
 	resp.Diagnostics.Append(resp.Identity.Set(ctx, pivotIdentity{types.StringValue(uid)})...)
+}
+
+func (r *pivotResource) importJournal(ctx context.Context, access kube.Access, id string, resp *resource.ImportStateResponse) error {
+	target, err := r.side(ctx, access, "target")
+	if err != nil {
+		return err
+	}
+	result, err := pivot.Finished(ctx, target, id)
+	if err != nil {
+		return err
+	}
+	m := pivotModel{}
+	if err := firstError(m.set(ctx, result, access, target.UID)); err != nil {
+		return err
+	}
+	values := m.results()
+	values["id"], values["phase"], values["target"], values["access"] = m.ID, types.StringValue(phaseReady), accessObject(access), m.Access
+	values["foreign_owners"], values["prove_for"] = types.StringValue(string(pivot.ForeignRefuse)), types.StringValue(defaultProveFor)
+	values["retire_source"], values["adopt_failed_move"] = types.BoolValue(true), types.BoolValue(false)
+	for name, value := range values {
+		resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root(name), value)...)
+	}
+	resp.Diagnostics.Append(resp.Identity.Set(ctx, pivotIdentity{m.ClusterUID})...)
+	return nil
 }
