@@ -6,6 +6,7 @@ package pivot_test
 import (
 	"context"
 	"fmt"
+	"hash/crc32"
 	"testing"
 	"time"
 
@@ -132,6 +133,18 @@ func withFinalizer(metadata fields, finalizer string) fields {
 	return metadata
 }
 
+func proxmoxClusterSpec() fields {
+	return fields{"dnsServers": []any{"10.0.0.53"}, "ipv4Config": fields{"addresses": []any{"10.0.0.10-10.0.0.99"}, "prefix": int64(24), "gateway": "10.0.0.1"}}
+}
+
+func machineSpec(providerID string) fields {
+	spec := fields{"sourceNode": "pve1", "templateID": int64(100), "network": fields{"networkDevices": []any{fields{"name": "net0", "bridge": "vmbr0"}}}}
+	if providerID != "" {
+		spec["providerID"] = providerID
+	}
+	return spec
+}
+
 func (m *fleetMaker) class(ctx context.Context) error {
 	template := func(apiVersion, kind string) fields {
 		return fields{"templateRef": fields{"apiVersion": apiVersion, "kind": kind, "name": "class"}}
@@ -143,11 +156,11 @@ func (m *fleetMaker) class(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	spec := fields{"template": fields{"spec": fields{"dnsServers": []any{"10.0.0.53"}}}}
+	spec := fields{"template": fields{"spec": proxmoxClusterSpec()}}
 	if _, err := m.object(ctx, infrastructure, "ProxmoxClusterTemplate", "class", fields{"spec": spec}, class); err != nil {
 		return err
 	}
-	if _, err := m.object(ctx, kubeadmPlane, "KubeadmControlPlaneTemplate", "class", fields{"spec": fields{"template": fields{}}}, class); err != nil {
+	if _, err := m.object(ctx, kubeadmPlane, "KubeadmControlPlaneTemplate", "class", fields{"spec": fields{"template": fields{"spec": fields{"rollout": fields{"strategy": fields{"type": "RollingUpdate"}}}}}}, class); err != nil {
 		return err
 	}
 	config, err := m.object(ctx, "v1", "ConfigMap", "addon", fields{"data": fields{"a.yaml": "{}"}})
@@ -177,11 +190,10 @@ func (m *fleetMaker) cluster(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	proxmox, err := m.object(ctx, infrastructure, "ProxmoxCluster", name, fields{"metadata": withFinalizer(labels(name), "proxmoxcluster.infrastructure.cluster.x-k8s.io"), "spec": fields{"dnsServers": []any{"10.0.0.53"}}}, cluster)
+	proxmox, err := m.object(ctx, infrastructure, "ProxmoxCluster", name, fields{"metadata": withFinalizer(labels(name), "proxmoxcluster.infrastructure.cluster.x-k8s.io"), "spec": proxmoxClusterSpec()}, cluster)
 	if err != nil {
 		return err
 	}
-	network := fields{"networkDevices": []any{fields{"name": "net0", "bridge": "vmbr0"}}}
 	plane, err := m.object(ctx, controlPlane, "TalosControlPlane", name, fields{"metadata": withFinalizer(labels(name), "talos.controlplane.cluster.x-k8s.io"), "spec": fields{
 		"version": "v1.34.0", "replicas": int64(m.fleet.machines), "controlPlaneConfig": fields{"controlplane": fields{"generateType": "controlplane"}},
 		"infrastructureTemplate": fields{"apiVersion": infrastructure, "kind": "ProxmoxMachineTemplate", "name": name},
@@ -189,7 +201,7 @@ func (m *fleetMaker) cluster(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := m.object(ctx, infrastructure, "ProxmoxMachineTemplate", name, fields{"metadata": labels(name), "spec": fields{"template": fields{"spec": fields{"network": network}}}}, cluster); err != nil {
+	if _, err := m.object(ctx, infrastructure, "ProxmoxMachineTemplate", name, fields{"metadata": labels(name), "spec": fields{"template": fields{"spec": machineSpec("")}}}, cluster); err != nil {
 		return err
 	}
 	var pool *unstructured.Unstructured
@@ -215,7 +227,7 @@ func (m *fleetMaker) cluster(ctx context.Context, name string) error {
 		if i%2 == 1 {
 			machineOwner = owner
 		}
-		if err := m.machine(ctx, name, i, machineOwner, pool, network); err != nil {
+		if err := m.machine(ctx, name, i, machineOwner, pool); err != nil {
 			return err
 		}
 	}
@@ -246,13 +258,13 @@ func (m *fleetMaker) machineSet(ctx context.Context, name string, cluster *unstr
 	return set, err
 }
 
-func (m *fleetMaker) machine(ctx context.Context, cluster string, number int, owner, pool *unstructured.Unstructured, network fields) error {
+func (m *fleetMaker) machine(ctx context.Context, cluster string, number int, owner, pool *unstructured.Unstructured) error {
 	name := fmt.Sprintf("%s-%d", cluster, number)
 	metadata := labels(cluster)
 	if owner.GetKind() == "TalosControlPlane" {
 		metadata = labels(cluster, clusterv1.MachineControlPlaneLabel)
 	}
-	id := fmt.Sprintf("proxmox://%s-%s", m.namespace, name)
+	id := fmt.Sprintf("proxmox://%08x-0000-4000-8000-%012x", crc32.ChecksumIEEE([]byte(m.namespace+cluster)), number)
 	machine, err := m.object(ctx, core, "Machine", name, fields{"metadata": withFinalizer(metadata, "machine.cluster.x-k8s.io"), "spec": fields{
 		"clusterName": cluster, "providerID": id, "bootstrap": fields{"dataSecretName": name},
 		"infrastructureRef": ref("infrastructure.cluster.x-k8s.io", "ProxmoxMachine", name),
@@ -261,7 +273,7 @@ func (m *fleetMaker) machine(ctx context.Context, cluster string, number int, ow
 		return err
 	}
 	vm, err := m.object(ctx, infrastructure, "ProxmoxMachine", name, fields{"metadata": withFinalizer(labels(cluster), "proxmoxmachine.infrastructure.cluster.x-k8s.io"),
-		"spec": fields{"network": network, "providerID": id}, "status": fields{"addresses": []any{fields{"type": "InternalIP", "address": "10.0.0.1"}}, "proxmoxNode": "pve1"}}, machine)
+		"spec": machineSpec(id), "status": fields{"addresses": []any{fields{"type": "InternalIP", "address": "10.0.0.1"}}, "proxmoxNode": "pve1"}}, machine)
 	if err != nil {
 		return err
 	}
