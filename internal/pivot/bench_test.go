@@ -84,7 +84,7 @@ func benchFleet(b *testing.B, f fleet) {
 	theirs := clusterctlMoves(ctx, b, &sides[0], &sides[1])
 	before := residentBytes(b)
 	begun := time.Now()
-	result, err := pivot.Move(ctx, sides[1].side, sides[0].side, pivot.Options{Poll: 100 * time.Millisecond})
+	result, err := pivot.Move(ctx, sides[1].side, sides[0].side, pivot.Options{Settle: 100 * time.Millisecond})
 	if err != nil {
 		b.Fatal(err)
 	}

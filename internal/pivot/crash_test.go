@@ -78,7 +78,7 @@ func runAlone(input string) error {
 
 // quickly is how moves are made in these tests: with short waits.
 var quickly = pivot.Options{
-	RetryFor: 2 * time.Second, Poll: 50 * time.Millisecond,
+	RetryFor: 2 * time.Second, Settle: 50 * time.Millisecond,
 	Leases: kube.Leases{Duration: 20 * time.Second, Renewal: time.Second},
 }
 

@@ -299,7 +299,7 @@ func (m *model) move(name string, leases kube.Leases) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	_, err := Move(ctx, m.side(0, r.client(0)), m.side(1, r.client(1)), Options{
-		Parallel: 1, RetryFor: 100 * time.Millisecond, Poll: 5 * time.Millisecond, Leases: leases,
+		Parallel: 1, RetryFor: 100 * time.Millisecond, Settle: 5 * time.Millisecond, Leases: leases,
 	})
 	return err
 }

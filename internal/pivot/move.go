@@ -27,7 +27,7 @@ const (
 	defaultParallel   = 32
 	defaultRetryFor   = 30 * time.Second
 	defaultBlockedFor = 10 * time.Minute
-	defaultPoll       = 2 * time.Second
+	defaultSettle     = time.Second
 )
 
 // ForeignOwners says what to do with an object that belongs to a Cluster and has
@@ -58,9 +58,9 @@ type Options struct {
 	RetryFor, BlockedFor time.Duration
 	// ProveFor is how long after the move no new Machine may appear.
 	ProveFor time.Duration
-	// Poll is the time between two looks at a Cluster that is waited for; it
-	// defaults to 2 seconds.
-	Poll time.Duration
+	// Settle is the time between the two readings of the source that must be the
+	// same before the move begins; it defaults to a second.
+	Settle time.Duration
 	// AdoptFailedMove allows to finish or to take back a move that somebody else
 	// began and that left no journal.
 	AdoptFailedMove bool
@@ -154,8 +154,8 @@ func newRun(source, target *Side, opts Options) *run {
 	if opts.BlockedFor == 0 {
 		opts.BlockedFor = defaultBlockedFor
 	}
-	if opts.Poll == 0 {
-		opts.Poll = defaultPoll
+	if opts.Settle == 0 {
+		opts.Settle = defaultSettle
 	}
 	if opts.ForeignOwners == "" {
 		opts.ForeignOwners = ForeignRefuse
@@ -311,7 +311,7 @@ func (r *run) waitAvailable(ctx context.Context, side *Side) error {
 		if isPaused(&found[i]) {
 			continue // nobody looks after it, so it will say nothing new
 		}
-		home := cluster.Home{Client: side.Client, Namespace: found[i].Namespace, Name: found[i].Name, Report: r.opts.Report, Poll: r.opts.Poll}
+		home := cluster.Home{Client: &kube.Client{Client: side.Client}, Namespace: found[i].Namespace, Name: found[i].Name, Report: r.opts.Report}
 		if err := home.WaitAvailable(ctx); err != nil {
 			return err
 		}

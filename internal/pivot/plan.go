@@ -66,7 +66,7 @@ func (g *graph) providerIDs() []string {
 // deleted: an object that changes right now could not be compared afterwards.
 func (r *run) settle(ctx context.Context) error {
 	last, now := "", "nothing was read"
-	err := wait.PollUntilContextCancel(ctx, min(r.opts.Poll, time.Second), true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextCancel(ctx, r.opts.Settle, true, func(ctx context.Context) (bool, error) {
 		g, err := r.discover(ctx, r.source)
 		if err != nil {
 			return false, err
