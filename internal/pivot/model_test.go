@@ -294,9 +294,9 @@ func checkIs(ctx context.Context, c client.Client, o client.Object, uid types.UI
 }
 
 // move makes one run that may be disturbed.
-func (m *model) move(name string, leases kube.Leases) error {
+func (m *model) move(name string, leases kube.Leases, timeout time.Duration) error {
 	r := &runner{model: m, name: name}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	_, err := Move(ctx, m.side(0, r.client(0)), m.side(1, r.client(1)), Options{
 		Parallel: 1, RetryFor: 100 * time.Millisecond, Settle: 5 * time.Millisecond, Leases: leases,
@@ -336,7 +336,7 @@ func (m *model) disturb(r *runner) {
 		r.gate = gate
 		r.mu.Unlock()
 		m.depth++
-		err := m.move("the second run", brief)
+		err := m.move("the second run", brief, 10*time.Second)
 		m.depth--
 		m.say(r, fmt.Sprintf("wakes up after the second run, which answered: %v", err))
 		r.mu.Lock()
@@ -463,13 +463,13 @@ func TestNoHistoryBreaksAPromise(t *testing.T) {
 // play moves until it succeeds, first disturbed and then not.
 func (m *model) play() {
 	for range 6 {
-		if err := m.move("a run", brief); err == nil {
+		if err := m.move("a run", brief, 20*time.Second); err == nil {
 			break
 		}
 	}
 	m.quiet = true
 	m.expireLeases()
-	err := m.move("the last run", lasting)
+	err := m.move("the last run", lasting, 5*time.Minute)
 	if errors.Is(err, ErrHalfDone) && m.managed()[1] {
 		// The tool put a Cluster on the source after the move was done: it is refused,
 		// and whose it is must be said by a person.

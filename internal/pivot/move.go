@@ -125,12 +125,18 @@ func Move(ctx context.Context, source, target *Side, opts Options) (*Result, err
 	if err := r.recover(ctx); err != nil {
 		return nil, err
 	}
-	if r.journal != nil && r.journal.Phase != PhaseDone {
-		return r.prove(ctx) // rolled forward
+	var finished *Result
+	if r.journal != nil { // rolled forward
+		if finished, err = r.prove(ctx); err != nil {
+			return nil, err
+		}
 	}
 	state, _, err := Inspect(ctx, r.source, r.target, r.opts.Scope)
 	if err != nil {
 		return nil, err
+	}
+	if state == Done && finished != nil && r.journal.Scope.equal(r.opts.Scope) {
+		return finished, nil
 	}
 	if state == Done {
 		return r.alreadyDone(ctx)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -98,7 +99,7 @@ func (r *run) plan(ctx context.Context) (*journal, error) {
 	for i := range found {
 		paused[client.ObjectKeyFromObject(&found[i])] = isPaused(&found[i])
 	}
-	j := &journal{ID: r.id, Run: r.id, Phase: PhasePlanned, Source: r.source.UID, Target: r.target.UID, Scope: r.opts.Scope, Planned: now()}
+	j := &journal{ID: uuid.NewString(), Run: r.id, Phase: PhasePlanned, Source: r.source.UID, Target: r.target.UID, Scope: r.opts.Scope, Planned: now()}
 	for _, c := range r.graph.ofKind(clusterKind) {
 		if c.level >= 0 {
 			j.Clusters = append(j.Clusters, journalCluster{Namespace: c.Namespace, Name: c.Name, Paused: paused[c.key()]})

@@ -84,7 +84,9 @@ var kills = []struct{ resource, phase string }{
 	{"capi_helm_release", "installing"},
 	{"capi_providers", "installing-providers"},
 	{"capi_pivot", "recording-inventory"}, // before its first write
-	{"capi_pivot", "verifying"},           // after its last write
+	{"capi_pivot", "creating"},            // both sides are about to hold copies
+	{"capi_pivot", "verifying"},           // both do
+	{"capi_pivot", "deleting-source"},     // past the point of no return
 }
 
 // logged matches the line of the provider's log at which a resource enters a
