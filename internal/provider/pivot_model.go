@@ -33,7 +33,6 @@ type pivotModel struct {
 	ProveFor        types.String   `tfsdk:"prove_for"`
 	AdoptFailedMove types.Bool     `tfsdk:"adopt_failed_move"`
 	RetireSource    types.Bool     `tfsdk:"retire_source"`
-	Planned         types.Object   `tfsdk:"planned"`
 	ClusterUID      types.String   `tfsdk:"cluster_uid"`
 	Access          types.Object   `tfsdk:"access"`
 	JournalID       types.String   `tfsdk:"journal_id"`
@@ -49,12 +48,6 @@ type pivotModel struct {
 type pivotBackupModel struct {
 	Directory  types.String `tfsdk:"directory"`
 	Recipients types.List   `tfsdk:"recipients"`
-}
-
-var plannedTypes = map[string]attr.Type{
-	"clusters": types.ListType{ElemType: types.StringType},
-	"objects":  types.MapType{ElemType: types.Int64Type},
-	"stays":    types.ListType{ElemType: types.StringType},
 }
 
 // results are the attributes that a move writes: unknown until it is made, and

@@ -6,9 +6,12 @@ package provider
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
-	"github.com/hashicorp/terraform-plugin-framework/diag"
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
 	"github.com/hashicorp/terraform-plugin-framework/types"
@@ -60,7 +63,6 @@ func (r *pivotResource) planNothing(ctx context.Context, plan, state *pivotModel
 	for name, value := range state.results() {
 		resp.Diagnostics.Append(resp.Plan.SetAttribute(ctx, path.Root(name), value)...)
 	}
-	resp.Diagnostics.Append(resp.Plan.SetAttribute(ctx, path.Root("planned"), state.Planned)...)
 	access := state.Access
 	if target, known, diags := accessFrom(ctx, plan.Target); !known || diags.HasError() {
 		access = types.ObjectUnknown(accessTypes)
@@ -76,7 +78,7 @@ func (r *pivotResource) planMove(ctx context.Context, plan *pivotModel, chosen b
 	unknown := map[string]any{
 		"cluster_uid": types.StringUnknown(), "journal_id": types.StringUnknown(), "digest": types.StringUnknown(), "backup_path": types.StringUnknown(),
 		"objects": types.MapUnknown(types.Int64Type), "stayed": types.ListUnknown(types.StringType), "provider_ids": types.ListUnknown(types.StringType),
-		"paused_seconds": types.Float64Unknown(), "access": types.ObjectUnknown(accessTypes), "planned": types.ObjectNull(plannedTypes),
+		"paused_seconds": types.Float64Unknown(), "access": types.ObjectUnknown(accessTypes),
 	}
 	if !chosen {
 		unknown["clusters"] = types.ListUnknown(types.StringType)
@@ -88,22 +90,23 @@ func (r *pivotResource) planMove(ctx context.Context, plan *pivotModel, chosen b
 	switch {
 	case errors.Is(err, pivot.ErrRefused):
 		failure{verb: "plan", thing: "the pivot", cause: err, exists: "nothing was changed", next: "mend what is named above"}.addTo(&resp.Diagnostics)
-	case preview != nil:
-		planned := plannedObject(ctx, preview, &resp.Diagnostics)
-		resp.Diagnostics.Append(resp.Plan.SetAttribute(ctx, path.Root("planned"), planned)...)
+	case preview != nil && len(preview.Clusters) > 0:
+		resp.Diagnostics.AddAttributeWarning(path.Root("source"), "What the pivot will move", previewText(preview))
 	}
 }
 
-func plannedObject(ctx context.Context, preview *pivot.Preview, diags *diag.Diagnostics) types.Object {
-	object, more := types.ObjectValueFrom(ctx, plannedTypes, struct {
-		Clusters types.List `tfsdk:"clusters"`
-		Objects  types.Map  `tfsdk:"objects"`
-		Stays    types.List `tfsdk:"stays"`
-	}{
-		textsOf(ctx, keysText(preview.Clusters), diags), countsMap(ctx, preview.Counts, diags), textsOf(ctx, stayedText(preview.Stayed), diags),
-	})
-	diags.Append(more...)
-	return object
+// previewText is a warning and no attribute: the plan is made anew at apply, and
+// would have to be the same although the source lives on in between.
+func previewText(preview *pivot.Preview) string {
+	var counts []string
+	for _, kind := range slices.Sorted(maps.Keys(preview.Counts)) {
+		counts = append(counts, fmt.Sprintf("%d %s", preview.Counts[kind], kind))
+	}
+	text := "The Clusters " + strings.Join(keysText(preview.Clusters), ", ") + " move to the target, with " + strings.Join(counts, ", ") + "."
+	if len(preview.Stayed) > 0 {
+		text += "\n\nThese stay behind:\n  " + strings.Join(stayedText(preview.Stayed), "\n  ")
+	}
+	return text
 }
 
 // look answers nil when the source cannot be asked yet, which is no fault of a

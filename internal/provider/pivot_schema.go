@@ -31,6 +31,7 @@ func (r *pivotResource) Schema(ctx context.Context, _ resource.SchemaRequest, re
 			"in both clusters. Whatever fails before its point of no return is rolled back, a timeout and Ctrl-C included; from then on it goes on to its end. " +
 			"A run that was killed at any moment is brought to one side by the next apply, which needs no state for it. While both clusters hold the objects " +
 			"they are paused, and no machine is touched. Destroying this resource only forgets it: it moves nothing.\n\n" +
+			"When the source can be reached at plan, a warning tells what will move and what will stay.\n\n" +
 			"The journals are shown by `kubectl get configmaps -n kube-system -l terraform-provider-capi/pivot -L terraform-provider-capi/phase,terraform-provider-capi/objects`.",
 		Attributes: map[string]schema.Attribute{
 			"source": accessInput("The cluster that manages the Clusters now. It may be gone if the move is done."),
@@ -70,7 +71,6 @@ func (r *pivotResource) Schema(ctx context.Context, _ resource.SchemaRequest, re
 				Optional: true, Computed: true, Default: booldefault.StaticBool(true),
 				MarkdownDescription: "Whether to delete the source after the comparison, if it is an ephemeral cluster and holds no Cluster any more. Defaults to `true`.",
 			},
-			"planned":        plannedAttribute(),
 			"id":             keptString("Identity of this pivot: the UID of its first target."),
 			"cluster_uid":    schema.StringAttribute{Computed: true, MarkdownDescription: "UID of the namespace `kube-system` of the target: its identity."},
 			"access":         accessOutput("How to reach the cluster that manages the Clusters now: the target, once it does."),
@@ -99,19 +99,6 @@ func backupAttribute() schema.SingleNestedAttribute {
 				Validators: []validator.List{listvalidator.SizeAtLeast(1), listvalidator.ValueStringsAre(
 					stringvalidator.RegexMatches(regexp.MustCompile(`^age1[a-z0-9]+$`), "must be a public key of age (age1...)"))},
 			},
-		},
-	}
-}
-
-func plannedAttribute() schema.SingleNestedAttribute {
-	return schema.SingleNestedAttribute{
-		Computed: true,
-		MarkdownDescription: "What the plan saw that will move, if the source could be reached then; else null, as when the source is made in the same apply. " +
-			"It stays as it was planned.",
-		Attributes: map[string]schema.Attribute{
-			"clusters": schema.ListAttribute{Computed: true, ElementType: types.StringType, MarkdownDescription: "Clusters as `namespace/name`."},
-			"objects":  schema.MapAttribute{Computed: true, ElementType: types.Int64Type, MarkdownDescription: "Number of objects by kind."},
-			"stays":    schema.ListAttribute{Computed: true, ElementType: types.StringType, MarkdownDescription: "Objects of the Clusters that will stay, and why."},
 		},
 	}
 }
