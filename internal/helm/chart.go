@@ -4,32 +4,32 @@
 package helm
 
 import (
-	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/netip"
-	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
-	"helm.sh/helm/v3/pkg/action"
 	helmchart "helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/registry"
-	"helm.sh/helm/v3/pkg/repo"
-	"oras.land/oras-go/v2/registry/remote/auth"
-	"sigs.k8s.io/yaml"
 )
 
-// maxDownload bounds an index or a chart. The largest public repository indexes
-// are some 20 MiB.
-const maxDownload = 256 << 20
+// Annotations that a chart gets in the release's record, which keeps neither the
+// archive nor the dependency charts.
+const (
+	// digestAnnotation holds [digestOf] the chart.
+	digestAnnotation = "terraform-provider-capi/digest"
+	// definitionsAnnotation names the CustomResourceDefinitions of the folders
+	// crds of the chart and its dependencies, separated by commas.
+	definitionsAnnotation = "terraform-provider-capi/definitions"
+)
 
 // Chart says where a chart comes from. Nothing is written to disk, and neither
 // Helm's nor Docker's files with credentials are used.
@@ -44,6 +44,18 @@ type Chart struct {
 	Version string
 	// Username and Password are for the repository or registry.
 	Username, Password string
+	// Logins are further credentials, by host as in a URL (with the port, if it
+	// has one). Username and Password come first.
+	Logins map[string]Login
+}
+
+// Login says how to get into the registries and repositories of a host.
+type Login struct {
+	// Username and Password may be empty, for a host that asks for none.
+	Username, Password string
+	// CAPEM are the certificate authorities of the host's certificate; empty means
+	// the system's.
+	CAPEM string
 }
 
 func (c Chart) String() string {
@@ -94,26 +106,67 @@ func CheckName(name string) error {
 	return nil
 }
 
-func (c Chart) load(ctx context.Context) (*helmchart.Chart, error) {
-	var chart *helmchart.Chart
-	var err error
-	switch {
-	case c.Repository != "":
-		chart, err = c.fromRepository(ctx)
-	case registry.IsOCI(c.Ref):
-		chart, err = c.fromRegistry(ctx)
-	case strings.HasPrefix(c.Ref, "https://"), strings.HasPrefix(c.Ref, "http://"):
-		chart, err = c.fromURL(ctx, c.Ref)
-	default:
-		chart, err = loader.Load(c.Ref)
-		if errors.Is(err, os.ErrNotExist) {
-			err = fmt.Errorf("no chart archive or folder %s on this machine (a chart of a registry starts with oci://, one of a repository needs the repository's URL)", c.Ref)
-		}
+// Local says whether the chart is a file or folder on this machine.
+func (c Chart) Local() bool { return c.Repository == "" && !strings.Contains(c.Ref, "://") }
+
+// Content is what a chart on this machine consists of at present.
+type Content struct {
+	// Version is the chart's version, Digest tells its content from any other.
+	Version, Digest string
+}
+
+// Inspect reads a chart on this machine, without its dependencies where these
+// are elsewhere.
+func (c Chart) Inspect() (Content, error) {
+	chart, err := c.fromDisk()
+	if err != nil {
+		return Content{}, err
 	}
+	if err := chart.Validate(); err != nil {
+		return Content{}, err
+	}
+	return Content{Version: chart.Metadata.Version, Digest: digestOf(chart)}, nil
+}
+
+func (c Chart) load(ctx context.Context) (*helmchart.Chart, error) {
+	chart, err := c.fetch(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return chart, c.check(chart)
+	if err := c.check(chart); err != nil {
+		return nil, err
+	}
+	// Before the dependencies are there, so that it is what Inspect sees.
+	digest := digestOf(chart)
+	if err := c.completeDependencies(ctx, chart); err != nil {
+		return nil, err
+	}
+	definitions, err := definitionsOf(chart)
+	if err != nil {
+		return nil, err
+	}
+	annotate(chart, digest, definitions)
+	return chart, nil
+}
+
+func (c Chart) fetch(ctx context.Context) (*helmchart.Chart, error) {
+	switch {
+	case c.Repository != "":
+		return c.fromRepository(ctx)
+	case registry.IsOCI(c.Ref):
+		return c.fromRegistry(ctx)
+	case !c.Local():
+		return c.fromURL(ctx, c.Ref)
+	}
+	return c.fromDisk()
+}
+
+func (c Chart) fromDisk() (*helmchart.Chart, error) {
+	chart, err := loader.Load(c.Ref)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("no chart archive or folder %s on this machine (a chart of a registry starts with oci://, one of a repository needs the repository's URL)", c.Ref)
+	}
+	return chart, err
 }
 
 // check refuses a chart that cannot be installed or is not the one asked for.
@@ -124,13 +177,47 @@ func (c Chart) check(chart *helmchart.Chart) error {
 	if kind := chart.Metadata.Type; kind != "" && kind != "application" {
 		return fmt.Errorf("a chart of type %s cannot be installed", kind)
 	}
-	if err := action.CheckDependencies(chart, chart.Metadata.Dependencies); err != nil {
-		return fmt.Errorf("the chart is incomplete: %w", err)
-	}
 	if !fits(chart.Metadata.Version, c.Version) {
 		return fmt.Errorf("the chart has the version %s, not %s", chart.Metadata.Version, c.Version)
 	}
 	return nil
+}
+
+// annotate notes in the chart what its release's record would not tell.
+func annotate(chart *helmchart.Chart, digest string, definitions []string) {
+	if chart.Metadata.Annotations == nil {
+		chart.Metadata.Annotations = map[string]string{}
+	}
+	chart.Metadata.Annotations[digestAnnotation] = digest
+	chart.Metadata.Annotations[definitionsAnnotation] = strings.Join(definitions, ",")
+}
+
+// digestOf answers a digest of a chart's files and of the charts in it. It is
+// the same for a folder and for the archive that was packed from it.
+func digestOf(chart *helmchart.Chart) string {
+	sum := sha256.New()
+	var add func(chart *helmchart.Chart, at string)
+	add = func(chart *helmchart.Chart, at string) {
+		files := slices.Concat(chart.Templates, chart.Files)
+		slices.SortFunc(files, func(a, b *helmchart.File) int { return strings.Compare(a.Name, b.Name) })
+		for _, file := range files {
+			_, _ = fmt.Fprintf(sum, "%s\x00%d\x00", at+file.Name, len(file.Data))
+			_, _ = sum.Write(file.Data)
+		}
+		metadata, err := json.Marshal(chart.Metadata)
+		if err == nil {
+			_, _ = sum.Write(metadata)
+		}
+		_, _ = sum.Write(canonical(chart.Values))
+		_, _ = sum.Write(chart.Schema)
+		charts := slices.Clone(chart.Dependencies())
+		slices.SortFunc(charts, func(a, b *helmchart.Chart) int { return strings.Compare(a.Name(), b.Name()) })
+		for _, dependency := range charts {
+			add(dependency, at+"charts/"+dependency.Name()+"/")
+		}
+	}
+	add(chart, "")
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // fits says whether a chart's version is what was asked for: the same, with or
@@ -145,139 +232,4 @@ func fits(version, wanted string) bool {
 	}
 	parsed, err := semver.NewVersion(version)
 	return err == nil && constraint.Check(parsed)
-}
-
-func (c Chart) fromRegistry(ctx context.Context) (*helmchart.Chart, error) {
-	ref := strings.TrimPrefix(c.Ref, registry.OCIScheme+"://")
-	host, _, ok := strings.Cut(ref, "/")
-	if !ok {
-		return nil, fmt.Errorf("%s has no path after the registry's name", c.Ref)
-	}
-	authorizer := auth.Client{Client: &http.Client{Transport: boundTransport{ctx, http.DefaultTransport}}, Cache: auth.NewCache()}
-	if c.Username != "" {
-		authorizer.Credential = auth.StaticCredential(host, auth.Credential{Username: c.Username, Password: c.Password})
-	}
-	options := []registry.ClientOption{registry.ClientOptAuthorizer(authorizer)}
-	if isLoopback(host) {
-		// As container engines do: a registry on this machine needs no certificate.
-		options = append(options, registry.ClientOptPlainHTTP())
-	}
-	client, err := registry.NewClient(options...)
-	if err != nil {
-		return nil, err
-	}
-	if !strings.Contains(ref, "@") {
-		tag, err := registryTag(client, ref, c.Version)
-		if err != nil {
-			return nil, withCause(ctx, err)
-		}
-		ref += ":" + tag
-	}
-	pulled, err := client.Pull(ref, registry.PullOptWithChart(true))
-	if err != nil {
-		return nil, withCause(ctx, fmt.Errorf("pulling it: %w", err))
-	}
-	return loader.LoadArchive(bytes.NewReader(pulled.Chart.Data))
-}
-
-// registryTag answers the tag of an exact version without asking for all tags,
-// and else the newest tag that fits.
-func registryTag(client *registry.Client, ref, version string) (string, error) {
-	if isExact(version) {
-		return version, nil
-	}
-	tags, err := client.Tags(ref)
-	if err != nil {
-		return "", fmt.Errorf("listing its versions: %w", err)
-	}
-	tag, err := registry.GetTagMatchingVersionOrConstraint(tags, version)
-	if err != nil {
-		return "", fmt.Errorf("choosing among its %d versions: %w", len(tags), err)
-	}
-	return tag, nil
-}
-
-// isExact says whether a version is one and not a constraint.
-func isExact(version string) bool {
-	_, err := semver.StrictNewVersion(strings.TrimPrefix(version, "v"))
-	return err == nil
-}
-
-func isLoopback(host string) bool {
-	name := host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		name = h
-	}
-	addr, err := netip.ParseAddr(strings.Trim(name, "[]"))
-	return name == "localhost" || err == nil && addr.IsLoopback()
-}
-
-func (c Chart) fromRepository(ctx context.Context) (*helmchart.Chart, error) {
-	base := strings.TrimSuffix(c.Repository, "/")
-	data, err := c.get(ctx, base+"/index.yaml")
-	if err != nil {
-		return nil, fmt.Errorf("reading the repository's index: %w", err)
-	}
-	index := repo.NewIndexFile()
-	if err := yaml.UnmarshalStrict(data, index); err != nil && yaml.Unmarshal(data, index) != nil {
-		return nil, errors.New("the repository's index is not one of Helm's")
-	}
-	index.SortEntries()
-	found, err := index.Get(c.Ref, c.Version)
-	if err != nil {
-		return nil, fmt.Errorf("looking up %s in the repository's index: %w", c.Ref, err)
-	}
-	if len(found.URLs) == 0 {
-		return nil, errors.New("the repository's index has no URL for it")
-	}
-	target, err := repo.ResolveReferenceURL(base+"/", found.URLs[0])
-	if err != nil {
-		return nil, fmt.Errorf("reading the URL in the repository's index: %w", err)
-	}
-	return c.fromURL(ctx, target)
-}
-
-func (c Chart) fromURL(ctx context.Context, target string) (*helmchart.Chart, error) {
-	data, err := c.get(ctx, target)
-	if err != nil {
-		return nil, err
-	}
-	return loader.LoadArchive(bytes.NewReader(data))
-}
-
-// get downloads into memory. Helm's own getters take no context. Credentials go
-// only to the host that they were given for.
-func (c Chart) get(ctx context.Context, target string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
-	if err != nil {
-		return nil, err
-	}
-	if c.Username != "" && c.trusts(request.URL) {
-		request.SetBasicAuth(c.Username, c.Password)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("GET %s: %s", request.URL.Redacted(), response.Status)
-	}
-	data, err := io.ReadAll(io.LimitReader(response.Body, maxDownload+1))
-	if err != nil {
-		return nil, fmt.Errorf("GET %s: %w", request.URL.Redacted(), err)
-	}
-	if len(data) > maxDownload {
-		return nil, fmt.Errorf("GET %s: more than %d MiB", request.URL.Redacted(), maxDownload>>20)
-	}
-	return data, nil
-}
-
-func (c Chart) trusts(target *url.URL) bool {
-	given := c.Repository
-	if given == "" {
-		given = c.Ref
-	}
-	home, err := url.Parse(given)
-	return err == nil && home.Scheme == target.Scheme && home.Host == target.Host
 }

@@ -4,6 +4,7 @@
 package helm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,15 @@ import (
 // after the operation's own context has ended.
 const recordTime = 15 * time.Second
 
+// undoTime is how long it may take to undo what failed, where [Spec.Atomic]
+// asks for it, after the operation's own context has ended.
+const undoTime = 2 * time.Minute
+
+// clientTime is how long the work of another Helm client on a release is
+// waited for when it has no lease: five minutes are the time limit that the helm
+// command has by default.
+const clientTime = 5 * time.Minute
+
 // unlimited stands for a context without a deadline, where Helm wants a duration.
 const unlimited = 24 * time.Hour
 
@@ -31,11 +41,17 @@ type Engine struct {
 	// Leases are the times of the leases on unfinished releases; tests shorten them.
 	Leases kube.Leases
 	Report progress.Reporter
+	// Started is called before the first record of the release is written, once
+	// nobody else can be at work on it. An error of it ends the operation. May be nil.
+	Started func() error
+	// ClientTime replaces the five minutes that another Helm client is waited for.
+	ClientTime time.Duration
 }
 
 // Ensure installs or upgrades a release until it is as spec says and answers
 // its record. With an error it answers the newest record as well, where there
-// is one.
+// is one of this owner; its status is "unknown" where that could not be read.
+// No record and an error mean that none was left behind.
 //
 // A release of the same name is taken up when it carries the owner's mark; when
 // it is an unfinished one that another run of this provider left, once that
@@ -59,7 +75,7 @@ func (e Engine) Ensure(ctx context.Context, c *kube.Client, spec Spec) (*Release
 	if err != nil {
 		return nil, fmt.Errorf("reserving Helm release %s: %w", spec, err)
 	}
-	released, err := e.ensure(held, c, spec, chart)
+	released, err := e.ensure(held, c, spec, chart, lease.Inherited())
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
 	if releaseErr := lease.Release(end); err == nil && releaseErr != nil && ctx.Err() == nil {
@@ -76,60 +92,80 @@ func leaseKey(spec Spec) client.ObjectKey {
 // operation is one run of Ensure on a release that it has reserved.
 type operation struct {
 	Spec
-	cfg    *action.Configuration
-	chart  *helmchart.Chart
-	config string
-	report progress.Reporter
+	cfg     *action.Configuration
+	cluster *kube.Client
+	chart   *helmchart.Chart
+	config  string
+	report  progress.Reporter
+	// interrupted says that an earlier run of this provider was cut off.
+	interrupted bool
+	// clientTime is how long another Helm client is waited for.
+	clientTime time.Duration
+	// before is the newest revision that was there when the operation began.
+	before int
+	// rolledBackTo is the label of the configuration that the operation has gone
+	// back to, if it has.
+	rolledBackTo string
 }
 
-func (e Engine) ensure(ctx context.Context, c *kube.Client, spec Spec, chart *helmchart.Chart) (*Release, error) {
+func (e Engine) ensure(ctx context.Context, c *kube.Client, spec Spec, chart *helmchart.Chart, interrupted bool) (*Release, error) {
 	cfg, err := configure(ctx, c, spec.Namespace, e.Report)
 	if err != nil {
 		return nil, fmt.Errorf("preparing Helm release %s: %w", spec, err)
 	}
-	op := &operation{Spec: spec, cfg: cfg, chart: chart, config: hashConfig(chart.Metadata, spec.Values), report: e.Report}
+	op := &operation{
+		Spec: spec, cfg: cfg, cluster: c, chart: chart, config: hashConfig(chart.Metadata, spec.Values), report: e.Report,
+		interrupted: interrupted, clientTime: cmp.Or(e.ClientTime, clientTime),
+	}
 	records, err := history(cfg, spec.Name)
 	if err != nil && !kube.IsAbsent(err) {
 		return nil, fmt.Errorf("looking for Helm release %s: %w", spec, err)
 	}
+	if len(records) > 0 {
+		last := records[len(records)-1]
+		op.before = last.Version
+		if err := op.mayTake(last); err != nil {
+			return nil, err
+		}
+	}
+	if e.Started != nil {
+		if err := e.Started(); err != nil {
+			return nil, err
+		}
+	}
 	err = op.run(ctx, records)
+	if err != nil && spec.Atomic {
+		err = op.undo(ctx, err)
+	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
-	return op.settle(ctx, end, c, err)
+	return op.settle(ctx, end, err)
 }
 
 // run brings the release from what records say to what is wanted.
 func (o *operation) run(ctx context.Context, records []*release.Release) error {
+	records, err := o.awaitOthers(ctx, records)
+	if err != nil {
+		return err
+	}
 	if len(records) == 0 {
 		return o.install(ctx, false)
 	}
 	last := records[len(records)-1]
-	if err := o.mayTake(last); err != nil {
-		return err
-	}
 	status := last.Info.Status
 	switch {
-	case status == release.StatusDeployed && !o.differs(last):
+	case status == release.StatusDeployed && !o.Repair && !o.differs(last):
 		// An earlier run got as far as this; what is left is its mark and its wait.
 		if err := o.mark(ctx, last); err != nil {
 			return err
 		}
 		return o.await(last)
-	case status == release.StatusUninstalling:
-		return o.reinstallAfterUninstall(ctx)
+	case status == release.StatusDeployed:
+		return o.upgrade(ctx)
 	case status == release.StatusUninstalled:
 		return o.install(ctx, true)
-	case status.IsPending():
-		o.report.Report(ctx, "recovering", fmt.Sprintf("taking up Helm release %s, which an interrupted run left %s", o, status))
-		last.SetStatus(release.StatusFailed, "Interrupted while "+string(status))
-		if err := o.cfg.Releases.Update(last); err != nil {
-			return fmt.Errorf("marking the interrupted revision %d of Helm release %s as failed: %w", last.Version, o, err)
-		}
 	}
-	if everDeployed(records) {
-		return o.upgrade(ctx)
-	}
-	return o.install(ctx, true)
+	return o.recover(ctx, records)
 }
 
 // mayTake refuses a release that is not ours to touch.
@@ -157,107 +193,39 @@ func chartOf(rel *release.Release) string {
 // wanted. It looks at the record and not at its label, which is the old one
 // after a roll-back by hand.
 func (o *operation) differs(last *release.Release) bool {
-	return last.Chart == nil || last.Chart.Metadata == nil || hashConfig(last.Chart.Metadata, last.Config) != o.config
-}
-
-func (o *operation) labels() map[string]string {
-	return map[string]string{ownerLabel: o.Owner, configLabel: o.config}
-}
-
-func (o *operation) install(ctx context.Context, again bool) error {
-	o.report.Report(ctx, "installing", fmt.Sprintf("installing Helm release %s (chart %s %s)", o, o.chart.Metadata.Name, o.chart.Metadata.Version))
-	install := action.NewInstall(o.cfg)
-	install.ReleaseName, install.Namespace = o.Name, o.Namespace
-	install.Timeout = patience(ctx)
-	install.Wait, install.WaitForJobs = o.Wait, o.WaitForJobs
-	install.Labels = o.labels()
-	// A failed first install is installed again, with its hooks for an install,
-	// and not upgraded.
-	install.Replace = again
-	// The configuration's own requests end with ctx; the library would go on in the
-	// background after a cancelled RunWithContext.
-	_, err := install.RunWithContext(context.WithoutCancel(ctx), o.chart, o.Values)
-	if err != nil {
-		return fmt.Errorf("installing Helm release %s: %w", o, withCause(ctx, err))
+	if last.Chart == nil || last.Chart.Metadata == nil {
+		return true
 	}
-	return nil
-}
-
-func (o *operation) upgrade(ctx context.Context) error {
-	o.report.Report(ctx, "upgrading", fmt.Sprintf("upgrading Helm release %s (chart %s %s)", o, o.chart.Metadata.Name, o.chart.Metadata.Version))
-	upgrade := action.NewUpgrade(o.cfg)
-	upgrade.Namespace = o.Namespace
-	upgrade.Timeout = patience(ctx)
-	upgrade.Wait, upgrade.WaitForJobs = o.Wait, o.WaitForJobs
-	upgrade.Labels = o.labels()
-	upgrade.MaxHistory = historyLimit
-	upgrade.ResetValues = true
-	_, err := upgrade.RunWithContext(context.WithoutCancel(ctx), o.Name, o.chart, o.Values)
-	if err != nil {
-		return fmt.Errorf("upgrading Helm release %s: %w", o, withCause(ctx, err))
+	wanted := o.config
+	if last.Chart.Metadata.Annotations[digestAnnotation] == "" {
+		// Another Helm client has made the record, which then tells the version alone.
+		wanted = hashConfig(&helmchart.Metadata{Name: o.chart.Metadata.Name, Version: o.chart.Metadata.Version}, o.Values)
 	}
-	return nil
-}
-
-func (o *operation) reinstallAfterUninstall(ctx context.Context) error {
-	o.report.Report(ctx, "recovering", fmt.Sprintf("finishing the interrupted uninstall of Helm release %s", o))
-	uninstall := action.NewUninstall(o.cfg)
-	uninstall.Timeout, uninstall.Wait = patience(ctx), true
-	if _, err := uninstall.Run(o.Name); err != nil {
-		return fmt.Errorf("finishing the interrupted uninstall of Helm release %s: %w", o, withCause(ctx, err))
-	}
-	return o.install(ctx, false)
-}
-
-// mark makes a release ours that another run finished with this configuration,
-// or that was imported.
-func (o *operation) mark(ctx context.Context, last *release.Release) error {
-	if last.Labels[ownerLabel] == o.Owner && last.Labels[configLabel] == o.config {
-		return nil
-	}
-	o.report.Report(ctx, "adopting", fmt.Sprintf("taking over Helm release %s", o))
-	last.Labels = o.labels()
-	if err := o.cfg.Releases.Update(last); err != nil {
-		return fmt.Errorf("taking over Helm release %s: %w", o, err)
-	}
-	return nil
-}
-
-// await waits for the objects of a release that is on record as deployed.
-func (o *operation) await(last *release.Release) error {
-	bound, ok := o.cfg.KubeClient.(*boundClient)
-	if !ok || !o.Wait {
-		return nil
-	}
-	objects, err := bound.Build(manifestReader(last.Manifest), false)
-	if err == nil {
-		err = bound.await(objects, patience(bound.ctx), o.WaitForJobs)
-	}
-	if err != nil {
-		return fmt.Errorf("checking the objects of Helm release %s: %w", o, err)
-	}
-	return nil
+	return hashConfig(last.Chart.Metadata, last.Config) != wanted
 }
 
 // settle reads back what is on record, mends it where the operation could not
 // write its own end (it was cancelled, or the API server was away just then),
 // and answers it. ctx is the operation's context, end one that is still alive.
-func (o *operation) settle(ctx, end context.Context, c *kube.Client, failed error) (*Release, error) {
-	cfg, err := configure(end, c, o.Namespace, nil)
-	if err != nil {
-		return nil, errors.Join(failed, err)
+func (o *operation) settle(ctx, end context.Context, failed error) (*Release, error) {
+	cfg, err := configure(end, o.cluster, o.Namespace, nil)
+	var last *release.Release
+	if err == nil {
+		last, err = newest(cfg, o.Name)
 	}
-	last, err := newest(cfg, o.Name)
 	if err != nil {
-		if failed != nil {
+		if failed == nil {
+			failed = fmt.Errorf("reading back Helm release %s: %w", o, err)
+		}
+		if kube.IsAbsent(err) {
 			return nil, failed
 		}
-		return nil, fmt.Errorf("reading back Helm release %s: %w", o, err)
+		return &Release{Name: o.Name, Namespace: o.Namespace, Status: string(release.StatusUnknown), Owner: o.Owner}, failed
 	}
 	if failed != nil && last.Labels[ownerLabel] != o.Owner {
 		return nil, failed
 	}
-	if last.Labels[configLabel] == o.config && last.Info.Status.IsPending() {
+	if o.leftPending(ctx, last) {
 		if failed == nil {
 			failed = fmt.Errorf("the end of the operation on Helm release %s did not get on record", o)
 		}
@@ -269,6 +237,14 @@ func (o *operation) settle(ctx, end context.Context, c *kube.Client, failed erro
 	return describe(last), failed
 }
 
+// leftPending says whether this operation has left a record that says that work
+// is under way. One of another run, or of another Helm client, is not ours to end.
+func (o *operation) leftPending(ctx context.Context, last *release.Release) bool {
+	config := last.Labels[configLabel]
+	return last.Info.Status.IsPending() && last.Version > o.before && !errors.Is(context.Cause(ctx), kube.ErrLeaseLost) &&
+		(config == o.config || o.rolledBackTo != "" && config == o.rolledBackTo)
+}
+
 // orAlive answers ctx if it has ended, else one that ended for want of a record.
 func orAlive(ctx context.Context) context.Context {
 	if ctx.Err() != nil {
@@ -277,13 +253,4 @@ func orAlive(ctx context.Context) context.Context {
 	ended, cancel := context.WithCancelCause(context.Background())
 	cancel(errors.New("its end did not get on record"))
 	return ended
-}
-
-// patience is the time that ctx leaves, for the library's own limits.
-func patience(ctx context.Context) time.Duration {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return unlimited
-	}
-	return max(time.Second, time.Until(deadline))
 }

@@ -15,7 +15,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"helm.sh/helm/v3/pkg/action"
 	"helm.sh/helm/v3/pkg/release"
@@ -23,7 +22,6 @@ import (
 	"helm.sh/helm/v3/pkg/storage/driver"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
-	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 )
 
 // Labels of the Secret that holds a release's record. Helm keeps them through
@@ -56,6 +54,17 @@ type Spec struct {
 	Owner string
 	// Adopt takes a release up whoever made it, as an imported one.
 	Adopt bool
+	// SkipCRDs leaves the chart's folder crds out.
+	SkipCRDs bool
+	// Atomic undoes what fails: an upgrade by a roll-back, an install by an
+	// uninstall.
+	Atomic bool
+	// Recover says what to do about a release that failed or was interrupted
+	// before; empty means [RecoverRetry].
+	Recover Recovery
+	// Repair makes a new revision even where the record says that nothing changed,
+	// to bring objects back that somebody has edited.
+	Repair bool
 }
 
 func (s Spec) String() string { return s.Namespace + "/" + s.Name }
@@ -133,42 +142,6 @@ func newest(cfg *action.Configuration, name string) (*release.Release, error) {
 		return nil, err
 	}
 	return records[len(records)-1], nil
-}
-
-// everDeployed says whether some revision of the release was complete once: an
-// upgrade then continues from it.
-func everDeployed(records []*release.Release) bool {
-	return slices.ContainsFunc(records, func(r *release.Release) bool {
-		return r.Info.Status == release.StatusDeployed || r.Info.Status == release.StatusSuperseded
-	})
-}
-
-// Remove uninstalls a release that carries the owner's mark (an empty owner
-// means one without a mark, which was imported). CustomResourceDefinitions
-// stay. A release that is not there, and one with the mark of somebody else,
-// are left alone without an error.
-func Remove(ctx context.Context, c *kube.Client, namespace, name, owner string, report progress.Reporter) error {
-	cfg, err := configure(ctx, c, namespace, report)
-	if err != nil {
-		return fmt.Errorf("uninstalling Helm release %s/%s: %w", namespace, name, err)
-	}
-	last, err := newest(cfg, name)
-	switch {
-	case kube.IsAbsent(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("looking for Helm release %s/%s to uninstall it: %w", namespace, name, err)
-	case last.Labels[ownerLabel] != owner:
-		return nil
-	}
-	report.Report(ctx, "uninstalling", fmt.Sprintf("uninstalling Helm release %s/%s", namespace, name))
-	uninstall := action.NewUninstall(cfg)
-	uninstall.Timeout = patience(ctx)
-	uninstall.Wait = true
-	if _, err := uninstall.Run(name); err != nil {
-		return fmt.Errorf("uninstalling Helm release %s/%s: %w", namespace, name, withCause(ctx, err))
-	}
-	return nil
 }
 
 // withCause adds why the context ended, where it did: the library's own error

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	helmchart "helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/strvals"
 	"sigs.k8s.io/yaml"
 )
 
@@ -42,6 +43,60 @@ func position(err error) string {
 	return "check its syntax"
 }
 
+// Set is one value that is given by its path, as with the helm command's --set.
+type Set struct {
+	// Name is the path, such as a.b[0].c.
+	Name string
+	// Value is the value's text. List stands in its place where it is not nil.
+	Value string
+	List  []string
+	// Kind says how the text is read: [SetAuto], [SetString] or [SetLiteral].
+	Kind string
+}
+
+// How the text of a [Set] is read.
+const (
+	// SetAuto makes numbers, booleans and null of what looks like them, and reads
+	// {a,b} as a list.
+	SetAuto = "auto"
+	// SetString takes the text as a string, with \\ before a comma.
+	SetString = "string"
+	// SetLiteral takes every character as it stands.
+	SetLiteral = "literal"
+)
+
+// SetValues puts single values over others, in their order. Errors name the
+// path and never quote a value.
+func SetValues(values map[string]any, sets []Set) error {
+	for _, set := range sets {
+		if set.Name == "" || strings.ContainsAny(set.Name, "=,") {
+			return fmt.Errorf("%q is not the path of a value such as a.b[0].c", set.Name)
+		}
+		parse, text := strvals.ParseInto, set.Value
+		switch {
+		case set.List != nil && len(set.List) == 0:
+			parse, text = strvals.ParseJSON, "[]"
+		case set.List != nil:
+			escaped := make([]string, len(set.List))
+			for i, element := range set.List {
+				escaped[i] = listEscapes.Replace(element)
+			}
+			text = "{" + strings.Join(escaped, ",") + "}"
+		case set.Kind == SetString:
+			parse = strvals.ParseIntoString
+		case set.Kind == SetLiteral:
+			parse = strvals.ParseLiteralInto
+		}
+		if err := parse(set.Name+"="+text, values); err != nil {
+			return fmt.Errorf("the value of %s cannot be set: check its path and its commas and braces, which need a \\ before them", set.Name)
+		}
+	}
+	return nil
+}
+
+// listEscapes writes an element so that it stays one in a list.
+var listEscapes = strings.NewReplacer(`\`, `\\`, ",", `\,`, "{", `\{`, "}", `\}`)
+
 func mergeMaps(below, above map[string]any) map[string]any {
 	merged := make(map[string]any, len(below)+len(above))
 	for key, value := range below {
@@ -65,7 +120,7 @@ func HashValues(values map[string]any) string { return hash(canonical(values)) }
 // hashConfig answers a digest of all that tells one configuration of a release
 // from another.
 func hashConfig(chart *helmchart.Metadata, values map[string]any) string {
-	return hash([]byte(chart.Name + "\x00" + chart.Version + "\x00" + string(canonical(values))))
+	return hash([]byte(chart.Name + "\x00" + chart.Version + "\x00" + chart.Annotations[digestAnnotation] + "\x00" + string(canonical(values))))
 }
 
 func hash(data []byte) string {

@@ -42,7 +42,13 @@ type Lease struct {
 	begun    time.Time
 	renewed  atomic.Int64
 	duration time.Duration
+	// inherited says that the lease was there already.
+	inherited bool
 }
+
+// Inherited says whether the lease was found and not made: an earlier run was
+// interrupted, since a run that comes to its end removes its lease.
+func (l *Lease) Inherited() bool { return l.inherited }
 
 // Fresh says whether nobody else can hold the lease at this moment: it was
 // renewed within three quarters of its duration. A run that was stopped and goes
@@ -62,39 +68,44 @@ func (l Leases) Acquire(ctx context.Context, c client.Client, key client.ObjectK
 	if l.Renewal == 0 {
 		l.Renewal = ownership.RenewEvery
 	}
-	begun, err := l.take(ctx, c, key, holder, report)
+	lease, err := l.take(ctx, c, key, holder, report)
 	if err != nil {
 		return nil, nil, err
 	}
 	held, cancel := context.WithCancelCause(ctx)
-	lease := &Lease{client: c, key: key, holder: holder, cancel: cancel, begun: begun, duration: l.Duration}
+	lease.cancel = cancel
 	lease.stopped.Go(func() { lease.renew(held, l) })
 	return held, lease, nil
 }
 
-// take answers when the request that took the lease was sent, at the latest.
-func (l Leases) take(ctx context.Context, c client.Client, key client.ObjectKey, holder string, report progress.Reporter) (time.Time, error) {
+// takePatience is how long an API server that does not answer is asked again for
+// a lease: a moment's trouble should not fail a run that has not begun, and an
+// address where nobody listens should be told soon.
+const takePatience = 10 * time.Second
+
+// take answers a lease that is held and not renewed yet.
+func (l Leases) take(ctx context.Context, c client.Client, key client.ObjectKey, holder string, report progress.Reporter) (*Lease, error) {
 	var waitedFor *metav1.MicroTime
+	patience := time.Now().Add(takePatience)
 	for {
 		sent := time.Now()
 		found := &coordinationv1.Lease{}
 		err := c.Get(ctx, key, found)
+		inherited := err == nil
 		switch {
 		case apierrors.IsNotFound(err):
 			err = c.Create(ctx, l.object(key, holder))
-		case err != nil:
-			return time.Time{}, fmt.Errorf("reading the lease %s: %w", key, err)
-		default:
+		case err == nil:
 			owner := ptr.Deref(found.Spec.HolderIdentity, "")
 			left := time.Until(ptr.Deref(found.Spec.RenewTime, metav1.MicroTime{}).Add(l.Duration))
 			if owner != holder && left > 0 {
 				if waitedFor != nil && !waitedFor.Equal(found.Spec.RenewTime) {
-					return time.Time{}, fmt.Errorf("lease %s of run %s: %w", key, owner, ownership.ErrHeld)
+					return nil, fmt.Errorf("lease %s of run %s: %w", key, owner, ownership.ErrHeld)
 				}
 				waitedFor = found.Spec.RenewTime
 				report.Report(ctx, "waiting-for-lease", fmt.Sprintf("an unfinished run (%s) was at work here; its lease runs out in %s", owner, left.Round(time.Second)))
 				if err := pause(ctx, min(left+100*time.Millisecond, l.Renewal)); err != nil {
-					return time.Time{}, err
+					return nil, err
 				}
 				continue
 			}
@@ -102,13 +113,17 @@ func (l Leases) take(ctx context.Context, c client.Client, key client.ObjectKey,
 			mine.ResourceVersion = found.ResourceVersion
 			err = c.Update(ctx, mine)
 		}
-		if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) && ctx.Err() == nil && !namespaceMissing(err) {
-			continue
+		switch {
+		case err == nil:
+			return &Lease{client: c, key: key, holder: holder, begun: sent, duration: l.Duration, inherited: inherited}, nil
+		case apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) && ctx.Err() == nil && !namespaceMissing(err):
+		case Transient(err) && time.Now().Before(patience):
+			if err := pause(ctx, min(pollInterval, l.Renewal)); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, fmt.Errorf("taking the lease %s: %w", key, err)
 		}
-		if err != nil {
-			return time.Time{}, fmt.Errorf("taking the lease %s: %w", key, err)
-		}
-		return sent, nil
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,6 +19,19 @@ import (
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/plane"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/ownership"
 )
+
+// unsteady fails its first reads as an API server does that is starting.
+type unsteady struct {
+	client.Client
+	failures int
+}
+
+func (u *unsteady) Get(ctx context.Context, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+	if u.failures--; u.failures >= 0 {
+		return apierrors.NewServiceUnavailable("starting")
+	}
+	return u.Client.Get(ctx, key, into, opts...)
+}
 
 func TestALeaseOnARealAPIServer(t *testing.T) {
 	c := plane.Start(t).Client(t)
@@ -44,6 +58,15 @@ func TestALeaseOnARealAPIServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		second.Abandon()
+	})
+	t.Run("is taken where the API server fails for a moment", func(t *testing.T) {
+		_, lease, err := quick.Acquire(ctx, &unsteady{Client: c, failures: 2}, key("flaky"), "one", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lease.Release(ctx); err != nil {
+			t.Error(err)
+		}
 	})
 	t.Run("of a living run is refused", func(t *testing.T) {
 		_, first, err := quick.Acquire(ctx, c, key("held"), "one", nil)

@@ -7,14 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/url"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 )
@@ -31,23 +26,10 @@ type retryable struct{ error }
 
 func (r retryable) Unwrap() error { return r.error }
 
-// transient says whether the same request may succeed in a moment: an API server
-// that does not answer or has too much to do, a webhook that is not ready.
+// transient says whether the same request may succeed in a moment.
 func transient(err error) bool {
 	var again retryable
-	var network net.Error
-	var transport *url.Error
-	switch {
-	case err == nil, errors.Is(err, context.Canceled):
-		return false
-	case errors.As(err, &again):
-		return true
-	case apierrors.IsInternalError(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err), apierrors.IsUnexpectedServerError(err):
-		return true
-	case errors.As(err, &network), errors.As(err, &transport), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return true
-	}
-	return utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err)
+	return kube.Transient(err) || errors.As(err, &again) && !errors.Is(err, context.Canceled)
 }
 
 // read sends a request until it succeeds, fails for good or retryFor is over.

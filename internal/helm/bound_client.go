@@ -1,0 +1,233 @@
+// Copyright (c) The terraform-provider-capi Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package helm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	helmkube "helm.sh/helm/v3/pkg/kube"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/cli-runtime/pkg/resource"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
+)
+
+// boundClient is Helm's client with changes: it never deletes a
+// CustomResourceDefinition, its waits end with the context and say what they
+// wait for, it can bring manually edited custom resources back, and it can
+// leave out objects whose kind the cluster no longer serves.
+type boundClient struct {
+	*helmkube.Client
+	ctx       context.Context
+	cluster   *kube.Client
+	discovery discovery.DiscoveryInterface
+	clients   kubernetes.Interface
+	report    progress.Reporter
+
+	// threeWay merges custom resources as it does everything else: with what is on
+	// the cluster now. The library alone only looks at what changed in the chart.
+	threeWay bool
+	// forgiving leaves out of the objects that were installed those of kinds that
+	// are no longer served: they are gone with their kind. Charts that are older
+	// than the cluster's version could neither be upgraded nor removed without it.
+	forgiving bool
+	// uninstalled is called when the objects of an uninstalled release are gone and
+	// its record is still there.
+	uninstalled func(context.Context) error
+}
+
+// Build reads the objects of a manifest. validate is set for what is to be
+// installed and not for what was.
+func (c *boundClient) Build(reader io.Reader, validate bool) (helmkube.ResourceList, error) {
+	if validate || !c.forgiving {
+		return c.Client.Build(reader, validate)
+	}
+	manifest, err := io.ReadAll(reader)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := kube.ParseDocuments(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("reading the manifest on record: %w", err)
+	}
+	var left bytes.Buffer
+	kinds := map[string]bool{}
+	for _, object := range objects {
+		kind := object.GetAPIVersion() + " " + object.GetKind()
+		served, known := kinds[kind]
+		if !known {
+			if served, err = c.serves(object); err != nil {
+				return nil, fmt.Errorf("asking whether the cluster serves %s: %w", kind, err)
+			}
+			kinds[kind] = served
+		}
+		if !served {
+			continue
+		}
+		document, err := json.Marshal(object)
+		if err != nil {
+			return nil, fmt.Errorf("writing %s: %w", kube.Describe(object), err)
+		}
+		left.WriteString("---\n")
+		left.Write(document)
+		left.WriteString("\n")
+	}
+	return c.Client.Build(&left, false)
+}
+
+// serves answers whether the cluster serves an object's kind. Only the API
+// server's own word counts as a no.
+func (c *boundClient) serves(object *unstructured.Unstructured) (bool, error) {
+	resources, err := c.discovery.ServerResourcesForGroupVersion(object.GetAPIVersion())
+	if kube.IsAbsent(kube.Classify(err)) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, served := range resources.APIResources {
+		if served.Kind == object.GetKind() {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Update leaves the CustomResourceDefinitions in place that are no longer in
+// the chart.
+func (c *boundClient) Update(original, target helmkube.ResourceList, force bool) (*helmkube.Result, error) {
+	if c.threeWay {
+		return c.UpdateThreeWayMerge(original, target, force)
+	}
+	return c.Client.Update(keepDefinitions(original, target), target, force)
+}
+
+// UpdateThreeWayMerge does as [boundClient.Update].
+func (c *boundClient) UpdateThreeWayMerge(original, target helmkube.ResourceList, force bool) (*helmkube.Result, error) {
+	return c.Client.UpdateThreeWayMerge(keepDefinitions(original, target), target, force)
+}
+
+func keepDefinitions(original, target helmkube.ResourceList) helmkube.ResourceList {
+	return original.Filter(func(info *resource.Info) bool { return !isDefinition(info) || target.Contains(info) })
+}
+
+// Delete deletes everything but CustomResourceDefinitions.
+func (c *boundClient) Delete(resources helmkube.ResourceList) (*helmkube.Result, []error) {
+	return c.Client.Delete(withoutDefinitions(resources))
+}
+
+// DeleteWithPropagationPolicy does as [boundClient.Delete].
+func (c *boundClient) DeleteWithPropagationPolicy(resources helmkube.ResourceList, policy metav1.DeletionPropagation) (*helmkube.Result, []error) {
+	return c.Client.DeleteWithPropagationPolicy(withoutDefinitions(resources), policy)
+}
+
+func withoutDefinitions(resources helmkube.ResourceList) helmkube.ResourceList {
+	return resources.Filter(func(info *resource.Info) bool { return !isDefinition(info) })
+}
+
+// isDefinition says whether an object is a CustomResourceDefinition. Deleting
+// one deletes every object of its kind in the cluster.
+func isDefinition(info *resource.Info) bool {
+	kind := info.Mapping.GroupVersionKind
+	return kind.Group == definitionGroup && kind.Kind == definitionKind
+}
+
+// Wait waits until the objects are ready.
+func (c *boundClient) Wait(resources helmkube.ResourceList, timeout time.Duration) error {
+	return c.await(resources, timeout, false)
+}
+
+// WaitWithJobs waits for Jobs as well.
+func (c *boundClient) WaitWithJobs(resources helmkube.ResourceList, timeout time.Duration) error {
+	return c.await(resources, timeout, true)
+}
+
+// await uses Helm's own judgement of readiness. In contrast to the library's
+// wait it ends with the context, survives an API server that is away for a
+// while, and says in its error what was not ready.
+func (c *boundClient) await(resources helmkube.ResourceList, timeout time.Duration, jobs bool) error {
+	if len(resources) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, timeout)
+	defer cancel()
+	said := ""
+	checker := helmkube.NewReadyChecker(c.clients, func(format string, values ...any) { said = fmt.Sprintf(format, values...) },
+		helmkube.PausedAsReady(true), helmkube.CheckJobs(jobs))
+	what := fmt.Sprintf("the %d objects of the release to be ready", len(resources))
+	reported := ""
+	return kube.Wait(ctx, what, func(ctx context.Context) (bool, string, error) {
+		for _, info := range resources {
+			said = ""
+			ready, err := checker.IsReady(ctx, info)
+			if err != nil && strings.Contains(err.Error(), "job is failed") {
+				return false, "", kube.Fatal(fmt.Errorf("%s: %w", info.ObjectName(), err))
+			}
+			if err != nil {
+				return false, "", fmt.Errorf("%s: %w", info.ObjectName(), err)
+			}
+			if ready {
+				continue
+			}
+			now := strings.TrimSpace(info.ObjectName() + ": " + said)
+			if now != reported {
+				reported = now
+				c.report.Report(ctx, "waiting", now)
+			}
+			return false, now, nil
+		}
+		return true, "", nil
+	})
+}
+
+// WatchUntilReady waits for hooks. The library's watch knows no context but
+// ends by its time; its requests end with ours, so that nothing more happens
+// after this has returned.
+func (c *boundClient) WatchUntilReady(resources helmkube.ResourceList, timeout time.Duration) error {
+	for _, info := range resources {
+		c.report.Report(c.ctx, "running-hook", "waiting for the hook "+info.ObjectName())
+	}
+	done := make(chan error, 1)
+	go func() { done <- c.Client.WatchUntilReady(resources, timeout) }()
+	select {
+	case err := <-done:
+		return err
+	case <-c.ctx.Done():
+		return fmt.Errorf("waiting for hooks: %w", context.Cause(c.ctx))
+	}
+}
+
+// WaitForDelete waits until the objects are gone.
+func (c *boundClient) WaitForDelete(resources helmkube.ResourceList, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(c.ctx, timeout)
+	defer cancel()
+	err := kube.Wait(ctx, fmt.Sprintf("%d objects of the release to be gone", len(resources)), func(ctx context.Context) (bool, string, error) {
+		for _, info := range withoutDefinitions(resources) {
+			err := kube.Classify(info.Get())
+			if err == nil {
+				return false, info.ObjectName() + " is still there", nil
+			}
+			if !kube.IsAbsent(err) {
+				return false, "", err
+			}
+		}
+		return true, "", nil
+	})
+	if err != nil || c.uninstalled == nil {
+		return err
+	}
+	return c.uninstalled(ctx)
+}
+
+func manifestReader(manifest string) io.Reader { return strings.NewReader(manifest) }
