@@ -23,6 +23,12 @@ import (
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 )
 
+func init() {
+	// Otherwise it is the program's file name, which holds the provider's version:
+	// each version would become another owner of the same fields.
+	helmkube.ManagedFieldsManager = kube.FieldManager
+}
+
 // boundClient is Helm's client with changes: it never deletes a
 // CustomResourceDefinition, its waits end with the context and say what they
 // wait for, it can bring manually edited custom resources back, and it can

@@ -46,7 +46,7 @@ func (c Chart) fromRegistry(ctx context.Context) (*helmchart.Chart, error) {
 		authorizer.Credential = auth.StaticCredential(host, auth.Credential{Username: login.Username, Password: login.Password})
 	}
 	options := []registry.ClientOption{registry.ClientOptAuthorizer(authorizer)}
-	if isLoopback(host) {
+	if isLoopback(host) && login.CAPEM == "" {
 		// As container engines do: a registry on this machine needs no certificate.
 		options = append(options, registry.ClientOptPlainHTTP())
 	}

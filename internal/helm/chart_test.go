@@ -69,28 +69,27 @@ func TestChartsAreFoundWhereverTheyAre(t *testing.T) {
 		version string
 		wrong   string
 	}{
-		"an exact version of a repository":         {login(Chart{Ref: "probe", Repository: repository, Version: "1.0.0"}), "1.0.0", ""},
-		"the newest release of a repository":       {login(Chart{Ref: "probe", Repository: repository + "/"}), "2.0.0", ""},
-		"a constraint in a repository":             {login(Chart{Ref: "probe", Repository: repository, Version: "~1"}), "1.2.0", ""},
-		"a chart that a repository lacks":          {login(Chart{Ref: "other", Repository: repository}), "", "other"},
-		"a version that a repository lacks":        {login(Chart{Ref: "probe", Repository: repository, Version: "9.9.9"}), "", "9.9.9"},
-		"a repository without the password":        {Chart{Ref: "probe", Repository: repository}, "", "401"},
-		"a repository that is none":                {login(Chart{Ref: "probe", Repository: repository + "/charts"}), "", "404"},
-		"an exact version of a registry":           {Chart{Ref: oci, Version: "1.0.0"}, "1.0.0", ""},
-		"the newest release of a registry":         {Chart{Ref: oci}, "2.0.0", ""},
-		"a constraint in a registry":               {Chart{Ref: oci, Version: "^1.0"}, "1.2.0", ""},
-		"a version that a registry lacks":          {Chart{Ref: oci, Version: "9.9.9"}, "", "9.9.9"},
-		"a constraint that nothing in it fits":     {Chart{Ref: oci, Version: ">4"}, "", "4 versions"},
-		"a registry's chart that is not there":     {Chart{Ref: oci + "s", Version: "1.0.0"}, "", "pulling"},
-		"a registry without a path":                {Chart{Ref: "oci://127.0.0.1:1"}, "", "no path"},
-		"a URL of an archive":                      {login(Chart{Ref: repository + "/charts/probe-1.2.0.tgz"}), "1.2.0", ""},
-		"an archive on disk":                       {Chart{Ref: file}, "1.2.0", ""},
-		"an archive on disk with its version":      {Chart{Ref: file, Version: "v1.2.0"}, "1.2.0", ""},
-		"an archive on disk of another version":    {Chart{Ref: file, Version: "1.0.0"}, "", "1.2.0, not 1.0.0"},
-		"an archive on disk outside a constraint":  {Chart{Ref: file, Version: ">=2"}, "", "1.2.0, not"},
-		"an archive that is not there":             {Chart{Ref: file + ".missing"}, "", "no chart archive or folder"},
-		"a library chart":                          {Chart{Ref: newTestChart("1.0.0").with("Chart.yaml", "apiVersion: v2\nname: probe\nversion: 1.0.0\ntype: library\n").file(t)}, "", "library"},
-		"a chart whose dependencies are not in it": {Chart{Ref: newTestChart("1.0.0").with("Chart.yaml", "apiVersion: v2\nname: probe\nversion: 1.0.0\ndependencies: [{name: base, version: 1.0.0, repository: https://charts.example}]\n").file(t)}, "", "base"},
+		"an exact version of a repository":        {login(Chart{Ref: "probe", Repository: repository, Version: "1.0.0"}), "1.0.0", ""},
+		"the newest release of a repository":      {login(Chart{Ref: "probe", Repository: repository + "/"}), "2.0.0", ""},
+		"a constraint in a repository":            {login(Chart{Ref: "probe", Repository: repository, Version: "~1"}), "1.2.0", ""},
+		"a chart that a repository lacks":         {login(Chart{Ref: "other", Repository: repository}), "", "other"},
+		"a version that a repository lacks":       {login(Chart{Ref: "probe", Repository: repository, Version: "9.9.9"}), "", "9.9.9"},
+		"a repository without the password":       {Chart{Ref: "probe", Repository: repository}, "", "401"},
+		"a repository that is none":               {login(Chart{Ref: "probe", Repository: repository + "/charts"}), "", "404"},
+		"an exact version of a registry":          {Chart{Ref: oci, Version: "1.0.0"}, "1.0.0", ""},
+		"the newest release of a registry":        {Chart{Ref: oci}, "2.0.0", ""},
+		"a constraint in a registry":              {Chart{Ref: oci, Version: "^1.0"}, "1.2.0", ""},
+		"a version that a registry lacks":         {Chart{Ref: oci, Version: "9.9.9"}, "", "9.9.9"},
+		"a constraint that nothing in it fits":    {Chart{Ref: oci, Version: ">4"}, "", "4 versions"},
+		"a registry's chart that is not there":    {Chart{Ref: oci + "s", Version: "1.0.0"}, "", "pulling"},
+		"a registry without a path":               {Chart{Ref: "oci://127.0.0.1:1"}, "", "no path"},
+		"a URL of an archive":                     {login(Chart{Ref: repository + "/charts/probe-1.2.0.tgz"}), "1.2.0", ""},
+		"an archive on disk":                      {Chart{Ref: file}, "1.2.0", ""},
+		"an archive on disk with its version":     {Chart{Ref: file, Version: "v1.2.0"}, "1.2.0", ""},
+		"an archive on disk of another version":   {Chart{Ref: file, Version: "1.0.0"}, "", "1.2.0, not 1.0.0"},
+		"an archive on disk outside a constraint": {Chart{Ref: file, Version: ">=2"}, "", "1.2.0, not"},
+		"an archive that is not there":            {Chart{Ref: file + ".missing"}, "", "no chart archive or folder"},
+		"a library chart":                         {Chart{Ref: newTestChart("1.0.0").with("Chart.yaml", "apiVersion: v2\nname: probe\nversion: 1.0.0\ntype: library\n").file(t)}, "", "library"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			chart, err := test.chart.load(t.Context())
@@ -111,21 +110,23 @@ func TestChartsAreFoundWhereverTheyAre(t *testing.T) {
 }
 
 func TestCredentialsStayWithTheirHost(t *testing.T) {
-	chart := Chart{Ref: "probe", Repository: "https://charts.example/stable", Username: "u", Password: "p"}
-	for target, want := range map[string]bool{
-		"https://charts.example/stable/probe.tgz":     true,
-		"http://charts.example/stable/probe.tgz":      false,
-		"https://charts.example:8443/probe.tgz":       false,
-		"https://charts.example.evil/probe.tgz":       false,
-		"https://downloads.example/probe-1.0.0.tgz":   false,
-		"https://u:p@charts.example/stable/probe.tgz": true,
+	chart := Chart{
+		Ref: "probe", Repository: "https://charts.example/stable", Username: "u", Password: "p",
+		Logins: map[string]Login{"charts.example": {Username: "other"}, "downloads.example": {Username: "d"}, "127.0.0.1:5000": {Username: "local"}},
+	}
+	for name, test := range map[string]struct{ scheme, host, user string }{
+		"the repository's own credentials come first":     {"https", "charts.example", "u"},
+		"another scheme is another place":                 {"http", "charts.example", ""},
+		"another port is another place":                   {"https", "charts.example:8443", ""},
+		"a host that only begins alike":                   {"https", "charts.example.evil", ""},
+		"a host with a login of its own":                  {"https", "downloads.example", "d"},
+		"a registry with a login of its own":              {"oci", "downloads.example", "d"},
+		"no password leaves this machine in clear text":   {"http", "downloads.example", ""},
+		"a host on this machine may be asked without TLS": {"http", "127.0.0.1:5000", "local"},
+		"a host that nobody has given credentials for":    {"https", "elsewhere.example", ""},
 	} {
-		request, err := http.NewRequest(http.MethodGet, target, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := chart.trusts(request.URL); got != want {
-			t.Errorf("%s gets credentials: %v, want %v", target, got, want)
+		if got := chart.login(test.scheme, test.host).Username; got != test.user {
+			t.Errorf("%s: got the user %q, want %q", name, got, test.user)
 		}
 	}
 }

@@ -94,15 +94,21 @@ func compare(path string, before, after any) []change {
 			return path + "." + key
 		})
 	}
-	wasList, isList := listOf(before), listOf(after)
-	if wasList != nil && isList != nil {
-		return compareMaps(wasList, isList, func(key string) string { return path + "[" + key + "]" })
+	wasList, wasAList := before.([]any)
+	isList, isAList := after.([]any)
+	if wasAList && isAList {
+		keyed := byName
+		if byName(wasList) == nil || byName(isList) == nil {
+			keyed = byPosition
+		}
+		return compareMaps(keyed(wasList), keyed(isList), func(key string) string { return path + "[" + key + "]" })
 	}
 	return []change{{path: path, before: before, after: after}}
 }
 
 func compareMaps(was, is map[string]any, join func(key string) string) []change {
-	keys := maps.Clone(was)
+	keys := map[string]any{}
+	maps.Copy(keys, was)
 	maps.Copy(keys, is)
 	var changes []change
 	for _, key := range slices.SortedFunc(maps.Keys(keys), byNumber) {
@@ -126,24 +132,27 @@ func byNumber(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-// listOf answers a list's elements by their names, where all have different
-// ones, else by their positions; nil for anything but a list.
-func listOf(value any) map[string]any {
-	list, ok := value.([]any)
-	if !ok {
-		return nil
-	}
-	named, numbered := map[string]any{}, map[string]any{}
-	for i, element := range list {
-		numbered[strconv.Itoa(i)] = element
+// byName answers a list's elements by their names; nil where not all have one
+// that is theirs alone.
+func byName(list []any) map[string]any {
+	named := map[string]any{}
+	for _, element := range list {
 		if object, ok := element.(map[string]any); ok {
 			if name, ok := object["name"].(string); ok && name != "" {
 				named[name] = element
 			}
 		}
 	}
-	if len(named) == len(list) {
-		return named
+	if len(named) != len(list) {
+		return nil
+	}
+	return named
+}
+
+func byPosition(list []any) map[string]any {
+	numbered := map[string]any{}
+	for i, element := range list {
+		numbered[strconv.Itoa(i)] = element
 	}
 	return numbered
 }

@@ -8,8 +8,6 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -34,7 +32,19 @@ var engine = Engine{Leases: kube.Leases{Duration: 2 * time.Second, Renewal: 500 
 // fixture is a cluster with a namespace of its own for each test.
 type fixture struct {
 	*kube.Client
+	running   *plane.Plane
 	namespace string
+}
+
+// proxy answers a proxy that can fail and a client that goes through it.
+func (f *fixture) proxy(t *testing.T) (*plane.Proxy, *kube.Client) {
+	t.Helper()
+	proxy := f.running.Proxy(t)
+	through, err := kube.NewClient(proxy.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return proxy, through
 }
 
 func (f *fixture) spec(t *testing.T, chart testChart, documents ...string) Spec {
@@ -114,9 +124,27 @@ func TestReleases(t *testing.T) {
 		"a release removed by somebody else is absent":                       testAbsent,
 		"a success that did not get on record is a failure with a way ahead": testLostRecord,
 		"a namespace that is not wanted is not made":                         testNoNamespace,
+		"each unfinished state is taken up as it was asked for":              testRecoveries,
+		"a roll-back to what is wanted needs no upgrade":                     testRecoverRollbackToWanted,
+		"an unfinished release is left to people where that was asked for":   testRecoverFail,
+		"another Helm client at work is waited for":                          testOtherClient,
+		"an atomic install that fails leaves nothing":                        testAtomicInstall,
+		"an atomic upgrade that is cancelled is rolled back":                 testAtomicCancelled,
+		"an atomic upgrade that never began has nothing to undo":             testAtomicRefused,
+		"objects of kinds that are no longer served are in nobody's way":     testRemovedKind,
+		"definitions go on request, but for those with objects":              testDefinitionsOnRequest,
+		"edited objects are told, masked, and brought back":                  testDrift,
+		"an edited custom resource is brought back as well":                  testDriftOfCustomResources,
+		"a quota that refuses an object":                                     testQuota,
+		"an API server that is restarted in the middle":                      testAPIServerRestarts,
+		"two releases at once":                                               testTwoReleases,
+		"300 objects and a record of nearly 1 MiB":                           testLarge,
+		"charts that are not to be had":                                      testUnreachableSources,
+		"a record that cannot be read back is neither there nor absent":      testUnknownRecord,
+		"kill -9 at every write":                                             testKills,
 	} {
 		t.Run(name, func(t *testing.T) {
-			test(t, &fixture{connected, "n-" + uuid.NewString()[:8]})
+			test(t, &fixture{connected, running, "n-" + uuid.NewString()[:8]})
 		})
 	}
 	// In this order: the operator's chart has objects of cert-manager's kinds, which
@@ -130,7 +158,7 @@ func TestReleases(t *testing.T) {
 		{"cluster-api-operator", nil},
 	} {
 		t.Run("the chart "+chart.name+" is installed and removed", func(t *testing.T) {
-			testRealChart(t, &fixture{connected, "n-" + uuid.NewString()[:8]}, running.Artifacts.Charts[chart.name], chart.documents)
+			testRealChart(t, &fixture{connected, running, "n-" + uuid.NewString()[:8]}, running.Artifacts.Charts[chart.name], chart.documents)
 		})
 	}
 }
@@ -467,28 +495,11 @@ func testAbsent(t *testing.T, f *fixture) {
 // testLostRecord has the API server refuse the one write that records the
 // release as deployed, which the library only logs.
 func testLostRecord(t *testing.T, f *fixture) {
-	target, err := url.Parse(f.Config.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport, err := rest.TransportFor(f.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	proxy, through := f.proxy(t)
 	var refused atomic.Int32
-	forward := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/secrets/sh.helm.release") && refused.CompareAndSwap(0, 1) {
-			w.WriteHeader(http.StatusInternalServerError)
-			return
-		}
-		forward.ServeHTTP(w, r)
-	}))
-	t.Cleanup(server.Close)
-	through, err := kube.NewClient(&rest.Config{Host: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	proxy.Refuse(func(r *http.Request) bool {
+		return r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/secrets/sh.helm.release") && refused.CompareAndSwap(0, 1)
+	})
 	spec := f.spec(t, newTestChart("1.0.0"))
 	released, err := engine.Ensure(t.Context(), through, spec)
 	if err == nil || released == nil || released.Status != "failed" || refused.Load() != 1 {

@@ -11,6 +11,7 @@ import (
 
 	"helm.sh/helm/v3/pkg/action"
 	"helm.sh/helm/v3/pkg/release"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 func (o *operation) labels() map[string]string {
@@ -32,7 +33,7 @@ func (o *operation) install(ctx context.Context, again bool) error {
 	// background after a cancelled RunWithContext.
 	_, err := install.RunWithContext(context.WithoutCancel(ctx), o.chart, o.Values)
 	if err != nil {
-		return fmt.Errorf("installing Helm release %s: %w", o, withCause(ctx, err))
+		return fmt.Errorf("installing Helm release %s: %w", o, withCause(ctx, explain(err)))
 	}
 	return nil
 }
@@ -53,9 +54,18 @@ func (o *operation) upgrade(ctx context.Context) error {
 	}
 	_, err := upgrade.RunWithContext(context.WithoutCancel(ctx), o.Name, o.chart, o.Values)
 	if err != nil {
-		return fmt.Errorf("upgrading Helm release %s: %w", o, withCause(ctx, err))
+		return fmt.Errorf("upgrading Helm release %s: %w", o, withCause(ctx, explain(err)))
 	}
 	return nil
+}
+
+// explain adds what a refused record means: a Secret holds 1 MiB
+// (k8s.io/api/core/v1, MaxSecretSize), and an API server takes requests of 3 MiB.
+func explain(err error) error {
+	if apierrors.IsRequestEntityTooLargeError(err) || apierrors.IsInvalid(err) && strings.Contains(err.Error(), "Too long") {
+		return fmt.Errorf("%w (the release's record, with the chart's files and the values, does not fit into a Secret, which holds 1 MiB: leave files out of the chart with .helmignore)", err)
+	}
+	return err
 }
 
 // uninstall removes what is there of the release, but for definitions, and its
@@ -83,13 +93,18 @@ func (o *operation) rollBack(ctx context.Context, cfg *action.Configuration, to 
 }
 
 // mark makes a release ours that another run finished with this configuration,
-// or that was imported.
+// or that was imported, and notes in its record what our own records tell.
 func (o *operation) mark(ctx context.Context, last *release.Release) error {
-	if last.Labels[ownerLabel] == o.Owner && last.Labels[configLabel] == o.config {
+	noted := last.Chart.Metadata.Annotations[digestAnnotation] != ""
+	if noted && last.Labels[ownerLabel] == o.Owner && last.Labels[configLabel] == o.config {
 		return nil
 	}
 	o.report.Report(ctx, "adopting", fmt.Sprintf("taking over Helm release %s", o))
 	last.Labels = o.labels()
+	if !noted {
+		annotations := o.chart.Metadata.Annotations
+		annotate(last.Chart, annotations[digestAnnotation], strings.Split(annotations[definitionsAnnotation], ","))
+	}
 	if err := o.cfg.Releases.Update(last); err != nil {
 		return fmt.Errorf("taking over Helm release %s: %w", o, err)
 	}

@@ -81,6 +81,9 @@ type Release struct {
 	// Chart is the name of the chart, Version its version, AppVersion that of
 	// what it installs.
 	Chart, Version, AppVersion string
+	// Digest tells the chart's content from any other; empty on a release that
+	// another Helm client has made.
+	Digest string
 	// ValuesHash is [HashValues] of the values that were given.
 	ValuesHash string
 	// Owner is the mark that [Ensure] left; empty on a release of somebody else.
@@ -100,6 +103,7 @@ func describe(rel *release.Release) *Release {
 	}
 	if rel.Chart != nil && rel.Chart.Metadata != nil {
 		r.Chart, r.Version, r.AppVersion = rel.Chart.Metadata.Name, rel.Chart.Metadata.Version, rel.Chart.Metadata.AppVersion
+		r.Digest = rel.Chart.Metadata.Annotations[digestAnnotation]
 	}
 	return r
 }

@@ -110,7 +110,7 @@ func (e Engine) remove(ctx context.Context, c *kube.Client, r Removal, last *rel
 func uninstall(ctx context.Context, cfg *action.Configuration, name string, gone func(context.Context) error) error {
 	bound, ok := cfg.KubeClient.(*boundClient)
 	if !ok {
-		return fmt.Errorf("Helm's client is a %T", cfg.KubeClient)
+		return fmt.Errorf("the client of Helm is a %T", cfg.KubeClient)
 	}
 	bound.forgiving, bound.uninstalled = true, gone
 	defer func() { bound.forgiving, bound.uninstalled = false, nil }()

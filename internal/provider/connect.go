@@ -6,6 +6,8 @@ package provider
 import (
 	"context"
 
+	"github.com/hashicorp/terraform-plugin-framework/types"
+
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/proxmox"
 )
@@ -21,6 +23,25 @@ func (d *providerData) connect(ctx context.Context, access kube.Access) (*kube.C
 	}
 	connector := kube.Connector{Resolver: d.ephemerals}
 	return connector.Client(ctx, resolved)
+}
+
+// reach answers a client for the cluster that an access object means, and the
+// cluster's identity. It answers errConfigurationUnknown where the object is not
+// known yet.
+func (d *providerData) reach(ctx context.Context, cluster types.Object) (*kube.Client, string, error) {
+	access, known, diags := accessFrom(ctx, cluster)
+	if err := firstError(diags); err != nil {
+		return nil, "", err
+	}
+	if !known {
+		return nil, "", errConfigurationUnknown
+	}
+	client, err := d.connect(ctx, access)
+	if err != nil {
+		return nil, "", err
+	}
+	uid, err := client.UID(ctx)
+	return client, uid, err
 }
 
 // proxmoxClient answers the client of the Proxmox VE that the provider block

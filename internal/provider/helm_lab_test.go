@@ -6,21 +6,15 @@ package provider
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/helm"
@@ -36,12 +30,7 @@ type helmLab struct {
 	namespace string
 	// kubeconfig leads to the control plane through the proxy.
 	kubeconfig string
-
-	mu     sync.Mutex
-	down   bool
-	writes int
-	at     int
-	struck func()
+	*plane.Proxy
 }
 
 func startPlane(t *testing.T) *plane.Plane {
@@ -53,71 +42,16 @@ func startPlane(t *testing.T) *plane.Plane {
 // newHelmLab gives a test a namespace and a proxy of its own.
 func newHelmLab(t *testing.T, running *plane.Plane) *helmLab {
 	t.Helper()
-	lab := &helmLab{t: t, namespace: "n-" + uuid.NewString()[:8]}
+	lab := &helmLab{t: t, namespace: "n-" + uuid.NewString()[:8], Proxy: running.Proxy(t)}
 	var err error
 	if lab.Client, err = kube.NewClient(running.Config); err != nil {
 		t.Fatal(err)
 	}
-	target, err := url.Parse(running.Config.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport, err := rest.TransportFor(running.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
-	server := httptest.NewServer(lab.failing(proxy))
-	t.Cleanup(server.Close)
 	lab.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	content := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: lab\nclusters: [{name: lab, cluster: {server: %q}}]\n"+
-		"contexts: [{name: lab, context: {cluster: lab, user: lab}}]\nusers: [{name: lab, user: {}}]\n", server.URL)
-	if err := os.WriteFile(lab.kubeconfig, []byte(content), 0o600); err != nil {
+	if err := os.WriteFile(lab.kubeconfig, lab.Proxy.Kubeconfig(), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return lab
-}
-
-// failing counts the writing calls. The one that a test has chosen is carried
-// out, struck is called, and the answer is lost.
-func (lab *helmLab) failing(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		lab.mu.Lock()
-		down, hit := lab.down, false
-		if r.Method != http.MethodGet {
-			lab.writes++
-			hit = lab.writes == lab.at
-		}
-		struck := lab.struck
-		lab.mu.Unlock()
-		switch {
-		case down:
-			http.Error(w, "etcd is away", http.StatusServiceUnavailable)
-		case hit:
-			next.ServeHTTP(httptest.NewRecorder(), r)
-			struck()
-			panic(http.ErrAbortHandler)
-		default:
-			next.ServeHTTP(w, r)
-		}
-	})
-}
-
-// strike chooses a writing call, from 1; zero for none. It answers how many
-// there were since the last time.
-func (lab *helmLab) strike(at int, struck func()) int {
-	lab.mu.Lock()
-	defer lab.mu.Unlock()
-	writes := lab.writes
-	lab.writes, lab.at, lab.struck = 0, at, struck
-	return writes
-}
-
-// setDown lets the API server answer nothing but errors, or again as it is.
-func (lab *helmLab) setDown(down bool) {
-	lab.mu.Lock()
-	defer lab.mu.Unlock()
-	lab.down = down
 }
 
 // chart writes a small chart with one ConfigMap, and more objects if wanted.

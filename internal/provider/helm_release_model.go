@@ -4,7 +4,12 @@
 package provider
 
 import (
+	"context"
+	"errors"
+	"slices"
+
 	"github.com/hashicorp/terraform-plugin-framework-timeouts/resource/timeouts"
+	"github.com/hashicorp/terraform-plugin-framework/attr"
 	"github.com/hashicorp/terraform-plugin-framework/diag"
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/types"
@@ -31,12 +36,25 @@ type helmReleaseModel struct {
 	RepositoryPassword types.String   `tfsdk:"repository_password"`
 	Version            types.String   `tfsdk:"version"`
 	Values             types.List     `tfsdk:"values"`
+	Set                types.List     `tfsdk:"set"`
+	SetList            types.List     `tfsdk:"set_list"`
+	SetWO              types.List     `tfsdk:"set_wo"`
+	SetWOVersion       types.String   `tfsdk:"set_wo_version"`
+	ShowValues         types.Bool     `tfsdk:"show_values"`
 	Wait               types.Bool     `tfsdk:"wait"`
 	WaitForJobs        types.Bool     `tfsdk:"wait_for_jobs"`
+	Atomic             types.Bool     `tfsdk:"atomic"`
+	SkipCRDs           types.Bool     `tfsdk:"skip_crds"`
+	Recover            types.String   `tfsdk:"recover"`
+	DetectDrift        types.Bool     `tfsdk:"detect_drift"`
+	DeleteCRDs         types.Bool     `tfsdk:"delete_crds"`
 	OnDestroy          types.String   `tfsdk:"on_destroy"`
 	Revision           types.Int64    `tfsdk:"revision"`
 	Status             types.String   `tfsdk:"status"`
 	ChartVersion       types.String   `tfsdk:"chart_version"`
+	ChartDigest        types.String   `tfsdk:"chart_digest"`
+	Changes            types.String   `tfsdk:"changes"`
+	Drift              types.String   `tfsdk:"drift"`
 	AppVersion         types.String   `tfsdk:"app_version"`
 	ClusterUID         types.String   `tfsdk:"cluster_uid"`
 	Instance           types.String   `tfsdk:"instance"`
@@ -51,7 +69,7 @@ func (m *helmReleaseModel) thing() string {
 }
 
 // check answers what is wrong with the configuration as far as it is known.
-func (m *helmReleaseModel) check() diag.Diagnostics {
+func (m *helmReleaseModel) check(ctx context.Context) diag.Diagnostics {
 	var diags diag.Diagnostics
 	if given(m.Name) {
 		if err := helm.CheckName(m.Name.ValueString()); err != nil {
@@ -68,6 +86,18 @@ func (m *helmReleaseModel) check() diag.Diagnostics {
 			diags.AddAttributeError(path.Root("chart"), "Unable to use the chart", sentence(err.Error()))
 		}
 	}
+	for _, values := range []struct {
+		list types.List
+		at   string
+	}{{m.Set, "set"}, {m.SetWO, "set_wo"}} {
+		sets, _ := setsFrom(ctx, values.list)
+		if err := helm.SetValues(map[string]any{}, sets); err != nil {
+			diags.AddAttributeError(path.Root(values.at), "Unable to set a value", sentence(err.Error()))
+		}
+	}
+	if lists, _ := setListsFrom(ctx, m.SetList); helm.SetValues(map[string]any{}, lists) != nil {
+		diags.AddAttributeError(path.Root("set_list"), "Unable to set a list", sentence(helm.SetValues(map[string]any{}, lists).Error()))
+	}
 	documents, known := textList(m.Values)
 	if !known {
 		return diags
@@ -78,40 +108,121 @@ func (m *helmReleaseModel) check() diag.Diagnostics {
 	return diags
 }
 
-// spec is what the engine is to bring about. The model is fully known at apply.
-func (m *helmReleaseModel) spec() (helm.Spec, error) {
-	documents, _ := textList(m.Values)
-	values, err := helm.MergeValues(documents)
+// values are what the release is given, and whether all of it is known. Those
+// that are write-only are in configurations alone.
+func (m *helmReleaseModel) values(ctx context.Context) (values map[string]any, known bool, err error) {
+	documents, known := textList(m.Values)
+	sets, setsKnown := setsFrom(ctx, m.Set)
+	lists, listsKnown := setListsFrom(ctx, m.SetList)
+	secrets, secretsKnown := setsFrom(ctx, m.SetWO)
+	if !known || !setsKnown || !listsKnown || !secretsKnown {
+		return nil, false, nil
+	}
+	if values, err = helm.MergeValues(documents); err != nil {
+		return nil, true, err
+	}
+	return values, true, helm.SetValues(values, slices.Concat(sets, lists, secrets))
+}
+
+// setType is the type of an element of set and set_wo.
+var setType = types.ObjectType{AttrTypes: map[string]attr.Type{"name": types.StringType, "value": types.StringType, "type": types.StringType}}
+
+type setModel struct {
+	Name  types.String `tfsdk:"name"`
+	Value types.String `tfsdk:"value"`
+	Type  types.String `tfsdk:"type"`
+}
+
+// setsFrom reads the single values that are known, and says whether all are.
+func setsFrom(ctx context.Context, list types.List) (sets []helm.Set, known bool) {
+	var models []setModel
+	if list.IsUnknown() || list.ElementsAs(ctx, &models, false).HasError() {
+		return nil, false
+	}
+	known = true
+	for _, model := range models {
+		if model.Name.IsUnknown() || model.Value.IsUnknown() || model.Type.IsUnknown() {
+			known = false
+			continue
+		}
+		sets = append(sets, helm.Set{Name: model.Name.ValueString(), Value: model.Value.ValueString(), Kind: model.Type.ValueString()})
+	}
+	return sets, known
+}
+
+type setListModel struct {
+	Name  types.String `tfsdk:"name"`
+	Value types.List   `tfsdk:"value"`
+}
+
+func setListsFrom(ctx context.Context, list types.List) (sets []helm.Set, known bool) {
+	var models []setListModel
+	if list.IsUnknown() || list.ElementsAs(ctx, &models, false).HasError() {
+		return nil, false
+	}
+	known = true
+	for _, model := range models {
+		elements, elementsKnown := textList(model.Value)
+		if model.Name.IsUnknown() || !elementsKnown {
+			known = false
+			continue
+		}
+		sets = append(sets, helm.Set{Name: model.Name.ValueString(), List: append([]string{}, elements...)})
+	}
+	return sets, known
+}
+
+// chart is where the release's chart comes from. The model is fully known at
+// apply.
+func (m *helmReleaseModel) chart() helm.Chart {
+	return helm.Chart{
+		Ref: m.Chart.ValueString(), Repository: m.Repository.ValueString(), Version: m.Version.ValueString(),
+		Username: m.RepositoryUsername.ValueString(), Password: m.RepositoryPassword.ValueString(),
+	}
+}
+
+// spec is what the engine is to bring about.
+func (m *helmReleaseModel) spec(ctx context.Context) (helm.Spec, error) {
+	values, known, err := m.values(ctx)
+	if err == nil && !known {
+		err = errors.New("part of the values is still unknown")
+	}
 	return helm.Spec{
 		Name: m.Name.ValueString(), Namespace: m.Namespace.ValueString(), CreateNamespace: m.CreateNamespace.ValueBool(),
-		Chart: helm.Chart{
-			Ref: m.Chart.ValueString(), Repository: m.Repository.ValueString(), Version: m.Version.ValueString(),
-			Username: m.RepositoryUsername.ValueString(), Password: m.RepositoryPassword.ValueString(),
-		},
-		Values: values,
-		Wait:   m.Wait.ValueBool(), WaitForJobs: m.WaitForJobs.ValueBool(),
+		Chart: m.chart(), Values: values,
+		Wait: m.Wait.ValueBool(), WaitForJobs: m.WaitForJobs.ValueBool(),
+		Atomic: m.Atomic.ValueBool(), SkipCRDs: m.SkipCRDs.ValueBool(), Recover: helm.Recovery(m.Recover.ValueString()),
 		Owner: m.Instance.ValueString(),
 	}, err
 }
 
-// wants says whether two models ask the engine for the same release on the same
-// cluster. Whether to wait and how to destroy changes nothing there.
+// wants says whether two models ask the engine for the same release. Whether to
+// wait and how to destroy changes nothing on the cluster.
 func (m *helmReleaseModel) wants(other *helmReleaseModel) bool {
-	return m.Chart.Equal(other.Chart) && m.Repository.Equal(other.Repository) && m.Version.Equal(other.Version) && m.Values.Equal(other.Values)
+	return m.sameChart(other) && m.sameValues(other)
+}
+
+func (m *helmReleaseModel) sameChart(other *helmReleaseModel) bool {
+	return m.Chart.Equal(other.Chart) && m.Repository.Equal(other.Repository) && m.Version.Equal(other.Version)
+}
+
+func (m *helmReleaseModel) sameValues(other *helmReleaseModel) bool {
+	return m.Values.Equal(other.Values) && m.Set.Equal(other.Set) && m.SetList.Equal(other.SetList) && m.SetWOVersion.Equal(other.SetWOVersion)
 }
 
 // store takes over what is on record of the release.
 func (m *helmReleaseModel) store(released *helm.Release) {
 	m.Revision = types.Int64Value(int64(released.Revision))
 	m.Status = types.StringValue(released.Status)
-	m.ChartVersion = types.StringValue(released.Version)
+	m.ChartVersion = textOrNull(released.Version)
+	m.ChartDigest = textOrNull(released.Digest)
 	m.AppVersion = textOrNull(released.AppVersion)
 }
 
 // nothingKnown replaces what is unknown by null, so that an unfinished release
 // can be written into state.
 func (m *helmReleaseModel) nothingKnown() {
-	for _, value := range []*types.String{&m.Status, &m.ChartVersion, &m.AppVersion, &m.ClusterUID, &m.Instance, &m.Phase} {
+	for _, value := range []*types.String{&m.Status, &m.ChartVersion, &m.ChartDigest, &m.Changes, &m.Drift, &m.AppVersion, &m.ClusterUID, &m.Instance, &m.Phase} {
 		if value.IsUnknown() {
 			*value = types.StringNull()
 		}
@@ -121,15 +232,21 @@ func (m *helmReleaseModel) nothingKnown() {
 	}
 }
 
-// phaseOf compares what is on record with what the state asked for.
-func (m *helmReleaseModel) phaseOf(released *helm.Release) string {
-	documents, _ := textList(m.Values)
-	values, err := helm.MergeValues(documents)
-	switch {
-	case !released.Deployed():
+// phaseOf compares what is on record with what the state asked for. applied is
+// the revision that the last apply ended with: where some of the values are not
+// in state, a record's values cannot be compared, and another revision means
+// that somebody else was here. Zero means that it is not known.
+func (m *helmReleaseModel) phaseOf(ctx context.Context, released *helm.Release, applied int) string {
+	if !released.Deployed() {
 		return released.Status
-	case err != nil, released.ValuesHash != helm.HashValues(values),
-		given(m.ChartVersion) && m.ChartVersion.ValueString() != released.Version:
+	}
+	values, known, err := m.values(ctx)
+	changed := err != nil || !known || released.ValuesHash != helm.HashValues(values)
+	if given(m.SetWOVersion) {
+		changed = applied != released.Revision
+	}
+	switch {
+	case changed, given(m.ChartVersion) && m.ChartVersion.ValueString() != released.Version:
 		return "changed-outside"
 	case released.Owner != m.Instance.ValueString():
 		return "not-marked"

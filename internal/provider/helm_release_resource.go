@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,7 +18,6 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/resource/identityschema"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
-	"github.com/terraform-provider-capi/terraform-provider-capi/internal/capi"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/helm"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 )
@@ -27,6 +27,7 @@ var (
 	_ resource.ResourceWithImportState    = (*helmReleaseResource)(nil)
 	_ resource.ResourceWithIdentity       = (*helmReleaseResource)(nil)
 	_ resource.ResourceWithModifyPlan     = (*helmReleaseResource)(nil)
+	_ resource.ResourceWithMoveState      = (*helmReleaseResource)(nil)
 	_ resource.ResourceWithValidateConfig = (*helmReleaseResource)(nil)
 )
 
@@ -57,53 +58,6 @@ func (r *helmReleaseResource) IdentitySchema(_ context.Context, _ resource.Ident
 	}}
 }
 
-func (r *helmReleaseResource) ValidateConfig(ctx context.Context, req resource.ValidateConfigRequest, resp *resource.ValidateConfigResponse) {
-	var config helmReleaseModel
-	resp.Diagnostics.Append(req.Config.Get(ctx, &config)...)
-	if !resp.Diagnostics.HasError() {
-		resp.Diagnostics.Append(config.check()...)
-	}
-}
-
-// ModifyPlan keeps what an update that changes nothing on the cluster leaves as
-// it is: a new kubeconfig of the same cluster, another timeout.
-func (r *helmReleaseResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRequest, resp *resource.ModifyPlanResponse) {
-	if planDestroy(ctx, req, resp) {
-		return
-	}
-	planPhase(ctx, resp)
-	if req.State.Raw.IsNull() || resp.Diagnostics.HasError() {
-		return
-	}
-	var plan, state helmReleaseModel
-	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
-	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
-	if resp.Diagnostics.HasError() {
-		return
-	}
-	cluster := compareAccess(ctx, state.Cluster, plan.Cluster)
-	if cluster == otherCluster {
-		resp.Diagnostics.AddAttributeWarning(path.Root("cluster"), "The release goes to another cluster",
-			sentence(plan.thing()+" will be installed there, and the one on the first cluster stays and is forgotten"))
-	}
-	computed := map[string]any{
-		"revision": types.Int64Unknown(), "status": types.StringUnknown(), "chart_version": types.StringUnknown(),
-		"app_version": types.StringUnknown(), "cluster_uid": types.StringUnknown(),
-	}
-	if cluster == sameCluster {
-		computed["cluster_uid"] = state.ClusterUID
-	}
-	if cluster == sameCluster && state.Phase.ValueString() == phaseReady && plan.wants(&state) {
-		computed = map[string]any{
-			"revision": state.Revision, "status": state.Status, "chart_version": state.ChartVersion,
-			"app_version": state.AppVersion, "cluster_uid": state.ClusterUID,
-		}
-	}
-	for name, value := range computed {
-		resp.Diagnostics.Append(resp.Plan.SetAttribute(ctx, path.Root(name), value)...)
-	}
-}
-
 func (r *helmReleaseResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
 	var plan helmReleaseModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
@@ -116,18 +70,31 @@ func (r *helmReleaseResource) Create(ctx context.Context, req resource.CreateReq
 	defer cancel()
 	plan.Instance = types.StringValue(uuid.NewString())
 	plan.ID = types.StringValue(plan.Namespace.ValueString() + "/" + plan.Name.ValueString())
-
-	released, err := r.ensure(ctx, &plan, false)
+	resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root("set_wo"), &plan.SetWO)...)
+	started := func() error {
+		unfinished := plan
+		unfinished.SetWO = types.ListNull(setType)
+		unfinished.Phase = types.StringValue("starting")
+		unfinished.nothingKnown()
+		resp.Diagnostics.Append(resp.State.Set(ctx, &unfinished)...)
+		resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
+		return firstError(resp.Diagnostics)
+	}
+	released, err := r.ensure(ctx, &plan, helm.Spec{}, started)
 	if err != nil {
 		problem := failure{verb: "install", thing: plan.thing(), cause: err, exists: "no release was made", next: nextAfterHelm(err, "mend the cause and run apply again")}
 		if released != nil {
-			problem.exists = fmt.Sprintf("revision %d of the release, with the status %s", released.Revision, released.Status)
-			problem.next = untaintAdvice("capi_helm_release")
+			problem.exists = whatExists(released)
+			problem.next = nextAfterHelm(err, untaintAdvice("capi_helm_release"))
 		}
 		problem.addTo(&resp.Diagnostics)
 		if released == nil {
+			resp.State.RemoveResource(ctx)
 			return
 		}
+	}
+	if err == nil {
+		resp.Diagnostics.Append(markApplied(ctx, resp.Private, released)...)
 	}
 	plan.nothingKnown()
 	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
@@ -135,19 +102,31 @@ func (r *helmReleaseResource) Create(ctx context.Context, req resource.CreateReq
 }
 
 // ensure has the engine bring the release about and takes its record over into
-// the model. Phase is then ready, or that of the step that failed.
-func (r *helmReleaseResource) ensure(ctx context.Context, m *helmReleaseModel, adopt bool) (*helm.Release, error) {
-	spec, err := m.spec()
+// the model. Phase is then ready, or that of the step that failed. How says what
+// is special about this time: Adopt, Repair, and the version that a range is
+// pinned to. started is called before anything is written.
+func (r *helmReleaseResource) ensure(ctx context.Context, m *helmReleaseModel, how helm.Spec, started func() error) (*helm.Release, error) {
+	spec, err := m.spec(ctx)
+	m.SetWO = types.ListNull(setType)
 	if err != nil {
 		return nil, err
 	}
-	spec.Adopt = adopt
-	client, uid, err := r.reach(ctx, m)
+	if spec.Chart.Logins, err = r.data.registryLogins(); err != nil {
+		return nil, err
+	}
+	spec.Adopt, spec.Repair = how.Adopt, how.Repair
+	if how.Chart.Version != "" {
+		spec.Chart.Version = how.Chart.Version
+	}
+	if err := m.asPlanned(spec.Chart); err != nil {
+		return nil, err
+	}
+	client, uid, err := r.data.reach(ctx, m.Cluster)
 	if err != nil {
 		return nil, err
 	}
 	m.ClusterUID = types.StringValue(uid)
-	released, err := helm.Engine{Leases: helmLeases, Report: reporter(&m.Phase)}.Ensure(ctx, client, spec)
+	released, err := helm.Engine{Leases: helmLeases, Report: reporter(&m.Phase), Started: started}.Ensure(ctx, client, spec)
 	if released != nil {
 		m.store(released)
 	}
@@ -157,27 +136,35 @@ func (r *helmReleaseResource) ensure(ctx context.Context, m *helmReleaseModel, a
 	return released, err
 }
 
-// reach answers a client for the release's cluster and the cluster's identity.
-func (r *helmReleaseResource) reach(ctx context.Context, m *helmReleaseModel) (*kube.Client, string, error) {
-	access, known, diags := accessFrom(ctx, m.Cluster)
-	if err := firstError(diags); err != nil {
-		return nil, "", err
+// asPlanned refuses a chart on this machine that has changed since the plan.
+func (m *helmReleaseModel) asPlanned(chart helm.Chart) error {
+	if !chart.Local() || !given(m.ChartDigest) {
+		return nil
 	}
-	if !known {
-		return nil, "", errConfigurationUnknown
+	content, err := chart.Inspect()
+	if err == nil && content.Digest != m.ChartDigest.ValueString() {
+		err = errors.New("its files have changed since the plan")
 	}
-	client, err := r.data.connect(ctx, access)
 	if err != nil {
-		return nil, "", err
+		return fmt.Errorf("loading chart %s: %w", chart, err)
 	}
-	uid, err := client.UID(ctx)
-	return client, uid, err
+	return nil
+}
+
+func whatExists(released *helm.Release) string {
+	if released.Revision == 0 {
+		return "the release, as far as it was made; its record could not be read"
+	}
+	return fmt.Sprintf("revision %d of the release, with the status %s", released.Revision, released.Status)
 }
 
 func nextAfterHelm(err error, otherwise string) string {
 	if errors.Is(err, helm.ErrForeign) {
 		return "choose another name, uninstall that release, or import it: terraform import ADDRESS CLUSTER#NAMESPACE/NAME, where CLUSTER is the " +
 			"path of a kubeconfig file or an entry of the provider's clusters map"
+	}
+	if errors.Is(err, helm.ErrUnfinished) {
+		return "look at the release, and set recover to what shall be done with it: retry, rollback or replace"
 	}
 	return otherwise
 }
@@ -198,7 +185,12 @@ func (r *helmReleaseResource) Read(ctx context.Context, req resource.ReadRequest
 	unknown := func(cause error) {
 		failure{verb: "refresh", thing: state.thing(), cause: cause, exists: "the prior state is kept"}.warn(&resp.Diagnostics)
 	}
-	client, uid, err := r.reach(ctx, &state)
+	if state.Cluster.IsNull() {
+		// It was moved here from another provider, and the configuration says how its
+		// cluster is reached.
+		return
+	}
+	client, uid, err := r.data.reach(ctx, state.Cluster)
 	if err != nil {
 		unknown(err)
 		return
@@ -217,10 +209,22 @@ func (r *helmReleaseResource) Read(ctx context.Context, req resource.ReadRequest
 		return
 	}
 	state.ClusterUID = types.StringValue(uid)
+	applied, diags := appliedRevision(ctx, req.Private)
+	resp.Diagnostics.Append(diags...)
 	if state.Phase.ValueString() != phaseImported {
-		state.Phase = types.StringValue(state.phaseOf(released))
+		state.Phase = types.StringValue(state.phaseOf(ctx, released, applied))
 	}
 	state.store(released)
+	state.Drift = types.StringNull()
+	if state.Phase.ValueString() == phaseReady && state.DetectDrift.ValueBool() {
+		drift, err := helm.Drift(ctx, client, state.Namespace.ValueString(), state.Name.ValueString(), state.ShowValues.ValueBool())
+		if err != nil {
+			failure{verb: "compare the objects of", thing: state.thing(), cause: err, exists: "the release; whether its objects were changed is not known"}.warn(&resp.Diagnostics)
+		}
+		if len(drift) > 0 {
+			state.Phase, state.Drift = types.StringValue(phaseDrifted), types.StringValue(strings.Join(drift, "\n"))
+		}
+	}
 	if state.Instance.IsNull() {
 		state.Instance = textOrNull(released.Owner)
 	}
@@ -240,8 +244,8 @@ func (r *helmReleaseResource) Update(ctx context.Context, req resource.UpdateReq
 	resp.Diagnostics.Append(diags...)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	adopt := state.Phase.ValueString() == phaseImported || state.Instance.IsNull()
-	if plan.Instance.IsUnknown() || plan.Instance.IsNull() {
+	plan.Instance = state.Instance
+	if plan.Instance.IsNull() {
 		plan.Instance = types.StringValue(uuid.NewString())
 	}
 	if !plan.Revision.IsUnknown() {
@@ -249,10 +253,19 @@ func (r *helmReleaseResource) Update(ctx context.Context, req resource.UpdateReq
 		resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
 		return
 	}
-	if released, err := r.ensure(ctx, &plan, adopt); err != nil {
+	resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root("set_wo"), &plan.SetWO)...)
+	how := helm.Spec{
+		Adopt:  state.Phase.ValueString() == phaseImported || state.Instance.IsNull(),
+		Repair: state.Phase.ValueString() == phaseDrifted && plan.DetectDrift.ValueBool(),
+	}
+	if plan.pinned(&state) {
+		how.Chart.Version = state.ChartVersion.ValueString()
+	}
+	released, err := r.ensure(ctx, &plan, how, nil)
+	if err != nil {
 		problem := failure{verb: "upgrade", thing: plan.thing(), cause: err, exists: "the release as it was before", next: nextAfterHelm(err, "mend the cause and apply again, which continues")}
 		if released != nil {
-			problem.exists = fmt.Sprintf("revision %d of the release, with the status %s", released.Revision, released.Status)
+			problem.exists = whatExists(released)
 		}
 		problem.addTo(&resp.Diagnostics)
 		// What was asked for before stays in state, so that the next plan shows the
@@ -262,71 +275,28 @@ func (r *helmReleaseResource) Update(ctx context.Context, req resource.UpdateReq
 			state.Revision, state.Status = plan.Revision, plan.Status
 		}
 		plan = state
+	} else {
+		resp.Diagnostics.Append(markApplied(ctx, resp.Private, released)...)
 	}
 	plan.nothingKnown()
 	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
 	resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
 }
 
-// Delete does as on_destroy says. In a replacement it leaves an unfinished
-// release to the Create that follows.
-func (r *helmReleaseResource) Delete(ctx context.Context, req resource.DeleteRequest, resp *resource.DeleteResponse) {
-	var state helmReleaseModel
-	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
-	forGood, diags := destroyPlanned(ctx, req.Private)
-	resp.Diagnostics.Append(diags...)
-	if resp.Diagnostics.HasError() || !forGood && state.Phase.ValueString() != phaseReady || state.OnDestroy.ValueString() == onDestroyForget {
-		return
-	}
-	timeout, diags := state.Timeouts.Delete(ctx, helmReleaseTimes.Delete)
-	resp.Diagnostics.Append(diags...)
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	if err := r.remove(ctx, &state, forGood, &resp.Diagnostics); err != nil {
-		failure{
-			verb: "uninstall", thing: state.thing(), cause: err, exists: "the release, as far as it was not removed yet",
-			next: "mend the cause and run destroy again. If the cluster is lost for good, set on_destroy = \"forget\", apply, and destroy",
-		}.addTo(&resp.Diagnostics)
-	}
+// appliedKey is the key in private state of the revision that the last
+// successful apply ended with.
+const appliedKey = "revision"
+
+func markApplied(ctx context.Context, private privateWriter, released *helm.Release) diag.Diagnostics {
+	return private.SetKey(ctx, appliedKey, []byte(strconv.Itoa(released.Revision)))
 }
 
-func (r *helmReleaseResource) remove(ctx context.Context, state *helmReleaseModel, forGood bool, diags *diag.Diagnostics) error {
-	client, uid, err := r.reach(ctx, state)
-	switch {
-	case kube.IsAbsent(err):
-		return nil
-	case err != nil:
-		return err
-	case given(state.ClusterUID) && state.ClusterUID.ValueString() != uid:
-		return fmt.Errorf("another cluster (%s) answers at %s than the one that it was installed on (%s)", uid, client.Config.Host, state.ClusterUID.ValueString())
-	}
-	if state.OnDestroy.ValueString() != onDestroyRemove && forGood {
-		clusters, err := capi.Clusters(ctx, client.Config)
-		if err != nil {
-			return err
-		}
-		if len(clusters) > 0 {
-			diags.AddWarning("The Helm release stays", sentence(fmt.Sprintf("%s was forgotten and not uninstalled, since its cluster holds Cluster API clusters: %s. "+
-				"Set on_destroy = \"remove\" and apply before a destroy that shall uninstall it", state.thing(), strings.Join(clusters, ", "))))
-			return nil
-		}
-	}
-	return helm.Remove(ctx, client, state.Namespace.ValueString(), state.Name.ValueString(), state.Instance.ValueString(), reporter(nil))
-}
-
-// ImportState takes CLUSTER#NAMESPACE/NAME, or the resource identity.
-func (r *helmReleaseResource) ImportState(ctx context.Context, req resource.ImportStateRequest, resp *resource.ImportStateResponse) {
-	id, err := importedObject(ctx, req)
+// appliedRevision answers zero where none was noted.
+func appliedRevision(ctx context.Context, private privateReader) (int, diag.Diagnostics) {
+	value, diags := private.GetKey(ctx, appliedKey)
+	revision, err := strconv.Atoi(string(value))
 	if err != nil {
-		failure{verb: "import", thing: "the Helm release", cause: err}.addTo(&resp.Diagnostics)
-		return
+		return 0, diags
 	}
-	imported := helmReleaseModel{Namespace: types.StringValue(id.Namespace), Name: types.StringValue(id.Name)}
-	for name, value := range map[string]any{
-		"id": types.StringValue(id.Namespace + "/" + id.Name), "cluster": accessObject(id.access()),
-		"namespace": imported.Namespace, "name": imported.Name, "phase": types.StringValue(phaseImported),
-	} {
-		resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root(name), value)...)
-	}
-	resp.Diagnostics.Append(resp.Identity.Set(ctx, imported.identity())...)
+	return revision, diags
 }

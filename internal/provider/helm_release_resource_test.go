@@ -202,7 +202,7 @@ func testHelmAway(t *testing.T, lab *helmLab) {
 		Steps: []resource.TestStep{
 			{Config: lab.release(chart)},
 			{
-				PreConfig: func() { lab.setDown(true) },
+				PreConfig: func() { lab.SetDown(true) },
 				Config:    lab.release(chart), PlanOnly: true,
 			},
 			{
@@ -276,7 +276,7 @@ func testHelmKilled(t *testing.T, lab *helmLab) {
 	configuration := lab.release(lab.chart("1.0.0"), `values = ["word: one"]`)
 	w := newWorkspace(t, configuration)
 	w.must("apply", "-auto-approve", "-input=false")
-	writes := lab.strike(0, nil)
+	writes := lab.Strike(0, nil)
 	if writes < 5 {
 		t.Fatalf("an undisturbed apply writes only %d times", writes)
 	}
@@ -284,11 +284,11 @@ func testHelmKilled(t *testing.T, lab *helmLab) {
 	for i := 1; i <= writes; i++ {
 		t.Run(fmt.Sprintf("write %d", i), func(t *testing.T) {
 			w := newWorkspace(t, configuration)
-			lab.strike(i, w.kill)
+			lab.Strike(i, w.kill)
 			if out, err := w.run("apply", "-auto-approve", "-input=false"); err == nil {
 				t.Fatalf("the apply whose provider was killed succeeds:\n%s", out)
 			}
-			lab.strike(0, nil)
+			lab.Strike(0, nil)
 			w.must("apply", "-auto-approve", "-input=false")
 			if word, err := lab.word(); err != nil || word != "one" {
 				t.Errorf("the release says %q, %v", word, err)
@@ -359,7 +359,7 @@ func TestThePhaseOfARelease(t *testing.T) {
 		"another chart version": {func(r *helm.Release) { r.Version = "1.0.1" }, "changed-outside"},
 		"another owner's mark":  {func(r *helm.Release) { r.Owner = "you" }, "not-marked"},
 	} {
-		if got := model().phaseOf(record(test.change)); got != test.want {
+		if got := model().phaseOf(t.Context(), record(test.change), 0); got != test.want {
 			t.Errorf("%s: got %s, want %s", name, got, test.want)
 		}
 	}

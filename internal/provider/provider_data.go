@@ -32,6 +32,8 @@ type providerData struct {
 	clusters map[string]clusterEntry
 	// clustersUnknown says that the map itself is not known yet.
 	clustersUnknown bool
+	// registries are the credentials for chart registries and repositories.
+	registries registries
 	// stateDir is the folder of local ephemeral clusters; empty means the default.
 	stateDir string
 	// stateDirUnknown says that state_dir is not known yet.
@@ -58,6 +60,9 @@ func newProviderData(ctx context.Context, version string, model providerModel) (
 		stateDir:        model.StateDir.ValueString(),
 		stateDirUnknown: model.StateDir.IsUnknown(),
 	}
+	var found diag.Diagnostics
+	data.registries, found = registriesFrom(ctx, model.Registries)
+	diags.Append(found...)
 	if data.stateDir == "" && !data.stateDirUnknown {
 		data.stateDir = os.Getenv("CAPI_STATE_DIR")
 	}
