@@ -104,7 +104,8 @@ type operation struct {
 	// before is the newest revision that was there when the operation began.
 	before int
 	// rolledBackTo is the label of the configuration that the operation has gone
-	// back to, if it has.
+	// back to, if it has; a record from before this provider's time has none.
+	rolledBack   bool
 	rolledBackTo string
 }
 
@@ -172,7 +173,7 @@ func (o *operation) run(ctx context.Context, records []*release.Release) error {
 func (o *operation) mayTake(last *release.Release) error {
 	owner := last.Labels[ownerLabel]
 	switch {
-	case owner == o.Owner, o.Adopt:
+	case owner == o.Owner, o.Adopt, owner == "" && o.AdoptUnmarked:
 		return nil
 	case owner == "":
 		return fmt.Errorf("a Helm release %s (chart %s, %s) is there already and was not made by this provider: %w", o, chartOf(last), last.Info.Status, ErrForeign)
@@ -242,7 +243,7 @@ func (o *operation) settle(ctx, end context.Context, failed error) (*Release, er
 func (o *operation) leftPending(ctx context.Context, last *release.Release) bool {
 	config := last.Labels[configLabel]
 	return last.Info.Status.IsPending() && last.Version > o.before && !errors.Is(context.Cause(ctx), kube.ErrLeaseLost) &&
-		(config == o.config || o.rolledBackTo != "" && config == o.rolledBackTo)
+		(config == o.config || o.rolledBack && config == o.rolledBackTo)
 }
 
 // orAlive answers ctx if it has ended, else one that ended for want of a record.

@@ -127,6 +127,7 @@ func TestReleases(t *testing.T) {
 		"each unfinished state is taken up as it was asked for":              testRecoveries,
 		"a roll-back to what is wanted needs no upgrade":                     testRecoverRollbackToWanted,
 		"an unfinished release is left to people where that was asked for":   testRecoverFail,
+		"a roll-back to before our time keeps the release ours":              testRollbackBeforeOurTime,
 		"another Helm client at work is waited for":                          testOtherClient,
 		"an atomic install that fails leaves nothing":                        testAtomicInstall,
 		"an atomic upgrade that is cancelled is rolled back":                 testAtomicCancelled,

@@ -6,6 +6,7 @@ package helm
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -74,6 +75,7 @@ func (o *operation) uninstall(ctx context.Context) error {
 	if err := uninstall(ctx, o.cfg, o.Name, nil); err != nil {
 		return fmt.Errorf("uninstalling Helm release %s: %w", o, withCause(ctx, err))
 	}
+	o.before = 0
 	return nil
 }
 
@@ -81,7 +83,20 @@ func (o *operation) uninstall(ctx context.Context) error {
 // the objects to be ready: they were, and what follows looks again.
 func (o *operation) rollBack(ctx context.Context, cfg *action.Configuration, to *release.Release) error {
 	o.report.Report(ctx, "rolling-back", fmt.Sprintf("rolling Helm release %s back to revision %d", o, to.Version))
+	o.rolledBack = true
 	o.rolledBackTo = to.Labels[configLabel]
+	if to.Labels[ownerLabel] != o.Owner {
+		// The new revision gets the labels of the old one, which may be from before the
+		// release became ours.
+		to.Labels = maps.Clone(to.Labels)
+		if to.Labels == nil {
+			to.Labels = map[string]string{}
+		}
+		to.Labels[ownerLabel] = o.Owner
+		if err := cfg.Releases.Update(to); err != nil {
+			return fmt.Errorf("marking revision %d of Helm release %s before going back to it: %w", to.Version, o, err)
+		}
+	}
 	rollback := action.NewRollback(cfg)
 	rollback.Version = to.Version
 	rollback.Timeout = patience(ctx)

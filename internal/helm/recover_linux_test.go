@@ -311,3 +311,25 @@ func testDefinitionsOnRequest(t *testing.T, f *fixture) {
 		}
 	}
 }
+
+// testRollbackBeforeOurTime goes back to a revision that another Helm client has
+// made, which has no mark: the release stays ours.
+func testRollbackBeforeOurTime(t *testing.T, f *fixture) {
+	spec := f.spec(t, newTestChart("1.0.0"), "word: one")
+	f.ensure(t, spec)
+	f.rewrite(t, func(last *release.Release) { last.Labels = nil })
+	failing := spec
+	failing.Chart.Ref = newTestChart("1.1.0").with("templates/wrong.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: probe}\nspec: {ports: [{port: 0}]}\n").file(t)
+	failing.Atomic = true
+	if _, err := engine.Ensure(t.Context(), f.Client, failing); !errors.Is(err, ErrForeign) {
+		t.Errorf("a release without a mark: %v", err)
+	}
+	failing.AdoptUnmarked = true
+	released, err := engine.Ensure(t.Context(), f.Client, failing)
+	if err == nil || !strings.Contains(err.Error(), "rolled back to revision 1") || !released.Deployed() || released.Owner != spec.Owner {
+		t.Errorf("got %+v, %v", released, err)
+	}
+	if got := f.ensure(t, spec); got.Revision != 3 {
+		t.Errorf("afterwards it came to %+v", got)
+	}
+}

@@ -54,6 +54,9 @@ type Spec struct {
 	Owner string
 	// Adopt takes a release up whoever made it, as an imported one.
 	Adopt bool
+	// AdoptUnmarked takes one up that has no mark, as a release of this owner has
+	// after somebody went back to a revision from before its time.
+	AdoptUnmarked bool
 	// SkipCRDs leaves the chart's folder crds out.
 	SkipCRDs bool
 	// Atomic undoes what fails: an upgrade by a roll-back, an install by an

@@ -62,7 +62,11 @@ type helmReleaseModel struct {
 	Timeouts           timeouts.Value `tfsdk:"timeouts"`
 }
 
-func (m *helmReleaseModel) identity() clusterObjectIdentity { return identityOf(m.Namespace, m.Name) }
+func (m *helmReleaseModel) identity() any { return identityOf(m.Namespace, m.Name) }
+
+func (m *helmReleaseModel) updating() updating {
+	return updating{Timeouts: m.Timeouts, Instance: &m.Instance, Phase: &m.Phase, Pending: m.Revision.IsUnknown()}
+}
 
 func (m *helmReleaseModel) thing() string {
 	return "the Helm release " + m.Namespace.ValueString() + "/" + m.Name.ValueString()

@@ -80,7 +80,7 @@ func (r *helmReleaseResource) Create(ctx context.Context, req resource.CreateReq
 		resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
 		return firstError(resp.Diagnostics)
 	}
-	released, err := r.ensure(ctx, &plan, helm.Spec{}, started)
+	released, err := r.ensure(ctx, &plan, attempt{started: started})
 	if err != nil {
 		problem := failure{verb: "install", thing: plan.thing(), cause: err, exists: "no release was made", next: nextAfterHelm(err, "mend the cause and run apply again")}
 		if released != nil {
@@ -101,11 +101,21 @@ func (r *helmReleaseResource) Create(ctx context.Context, req resource.CreateReq
 	resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
 }
 
+// attempt says what is special about one time that a release is brought about.
+type attempt struct {
+	// adopt takes the release up whoever made it, repair brings its objects back.
+	adopt, repair bool
+	// version is what a range of versions came to before; may be empty.
+	version string
+	// clusterUID is the cluster that the resource's release is on; may be empty.
+	clusterUID string
+	// started is called before anything is written; may be nil.
+	started func() error
+}
+
 // ensure has the engine bring the release about and takes its record over into
-// the model. Phase is then ready, or that of the step that failed. How says what
-// is special about this time: Adopt, Repair, and the version that a range is
-// pinned to. started is called before anything is written.
-func (r *helmReleaseResource) ensure(ctx context.Context, m *helmReleaseModel, how helm.Spec, started func() error) (*helm.Release, error) {
+// the model. Phase is then ready, or that of the step that failed.
+func (r *helmReleaseResource) ensure(ctx context.Context, m *helmReleaseModel, how attempt) (*helm.Release, error) {
 	spec, err := m.spec(ctx)
 	m.SetWO = types.ListNull(setType)
 	if err != nil {
@@ -114,9 +124,9 @@ func (r *helmReleaseResource) ensure(ctx context.Context, m *helmReleaseModel, h
 	if spec.Chart.Logins, err = r.data.registryLogins(); err != nil {
 		return nil, err
 	}
-	spec.Adopt, spec.Repair = how.Adopt, how.Repair
-	if how.Chart.Version != "" {
-		spec.Chart.Version = how.Chart.Version
+	spec.Adopt, spec.Repair = how.adopt, how.repair
+	if how.version != "" {
+		spec.Chart.Version = how.version
 	}
 	if err := m.asPlanned(spec.Chart); err != nil {
 		return nil, err
@@ -126,7 +136,8 @@ func (r *helmReleaseResource) ensure(ctx context.Context, m *helmReleaseModel, h
 		return nil, err
 	}
 	m.ClusterUID = types.StringValue(uid)
-	released, err := helm.Engine{Leases: helmLeases, Report: reporter(&m.Phase), Started: started}.Ensure(ctx, client, spec)
+	spec.AdoptUnmarked = how.clusterUID == uid
+	released, err := helm.Engine{Leases: helmLeases, Report: reporter(&m.Phase), Started: how.started}.Ensure(ctx, client, spec)
 	if released != nil {
 		m.store(released)
 	}
@@ -234,53 +245,28 @@ func (r *helmReleaseResource) Read(ctx context.Context, req resource.ReadRequest
 // Update upgrades the release, finishes an unfinished one, or only stores what
 // changes nothing on the cluster.
 func (r *helmReleaseResource) Update(ctx context.Context, req resource.UpdateRequest, resp *resource.UpdateResponse) {
-	var plan, state helmReleaseModel
-	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
-	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
-	if resp.Diagnostics.HasError() {
-		return
-	}
-	timeout, diags := plan.Timeouts.Update(ctx, helmReleaseTimes.Update)
-	resp.Diagnostics.Append(diags...)
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	plan.Instance = state.Instance
-	if plan.Instance.IsNull() {
-		plan.Instance = types.StringValue(uuid.NewString())
-	}
-	if !plan.Revision.IsUnknown() {
-		resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
-		resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
-		return
-	}
-	resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root("set_wo"), &plan.SetWO)...)
-	how := helm.Spec{
-		Adopt:  state.Phase.ValueString() == phaseImported || state.Instance.IsNull(),
-		Repair: state.Phase.ValueString() == phaseDrifted && plan.DetectDrift.ValueBool(),
-	}
-	if plan.pinned(&state) {
-		how.Chart.Version = state.ChartVersion.ValueString()
-	}
-	released, err := r.ensure(ctx, &plan, how, nil)
-	if err != nil {
-		problem := failure{verb: "upgrade", thing: plan.thing(), cause: err, exists: "the release as it was before", next: nextAfterHelm(err, "mend the cause and apply again, which continues")}
+	updateOnCluster(ctx, req, resp, helmReleaseTimes.Update, func(ctx context.Context, plan, state *helmReleaseModel) *failure {
+		resp.Diagnostics.Append(req.Config.GetAttribute(ctx, path.Root("set_wo"), &plan.SetWO)...)
+		how := attempt{
+			adopt:      state.Phase.ValueString() == phaseImported || state.Instance.IsNull(),
+			repair:     state.Phase.ValueString() == phaseDrifted && plan.DetectDrift.ValueBool(),
+			clusterUID: state.ClusterUID.ValueString(),
+		}
+		if plan.pinned(state) {
+			how.version = state.ChartVersion.ValueString()
+		}
+		released, err := r.ensure(ctx, plan, how)
+		if err == nil {
+			resp.Diagnostics.Append(markApplied(ctx, resp.Private, released)...)
+			return nil
+		}
+		problem := &failure{verb: "upgrade", thing: plan.thing(), cause: err, exists: "the release as it was before", next: nextAfterHelm(err, "mend the cause and apply again, which continues")}
 		if released != nil {
 			problem.exists = whatExists(released)
-		}
-		problem.addTo(&resp.Diagnostics)
-		// What was asked for before stays in state, so that the next plan shows the
-		// change again; the phase says that it is unfinished.
-		state.Instance, state.Phase = plan.Instance, types.StringValue("update-failed")
-		if released != nil {
 			state.Revision, state.Status = plan.Revision, plan.Status
 		}
-		plan = state
-	} else {
-		resp.Diagnostics.Append(markApplied(ctx, resp.Private, released)...)
-	}
-	plan.nothingKnown()
-	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
-	resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
+		return problem
+	})
 }
 
 // appliedKey is the key in private state of the revision that the last

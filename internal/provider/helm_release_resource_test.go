@@ -56,6 +56,15 @@ func TestHelmRelease(t *testing.T) {
 		"a cluster that holds Clusters keeps its releases":     testHelmKept,
 		"a release of somebody else is left alone":             testHelmForeign,
 		"a killed provider is followed by an apply that mends": testHelmKilled,
+		"values of every kind":                                 testHelmValues,
+		"a plan shows what changes in the values, and no more": testHelmPlanSize,
+		"edited objects are shown and brought back":            testHelmDrift,
+		"a chart on disk is installed again when it changes":   testHelmChartOnDisk,
+		"a range of versions stays where it came to":           testHelmRange,
+		"a taint keeps definitions and custom resources":       testHelmTaint,
+		"Ctrl-C leaves what the next apply takes up":           testHelmInterrupted,
+		"another cluster gets the release as well":             testHelmOtherCluster,
+		"import and move":                                      testHelmImported,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, newHelmLab(t, running)) })
 	}
@@ -85,17 +94,7 @@ func testHelmLife(t *testing.T, lab *helmLab) {
 				Check: lab.says("two"),
 			},
 			{ // changed by others and brought back
-				PreConfig: func() {
-					// The helm command keeps the labels of a release.
-					record, err := lab.record()
-					if err != nil {
-						t.Fatal(err)
-					}
-					spec := helm.Spec{Name: "probe", Namespace: lab.namespace, Chart: helm.Chart{Ref: second}, Values: map[string]any{"word": "theirs"}, Owner: record.Owner}
-					if _, err := (helm.Engine{}).Ensure(context.Background(), lab.Client, spec); err != nil {
-						t.Fatal(err)
-					}
-				},
+				PreConfig:         func() { lab.upgradeAsOther(second, map[string]any{"word": "theirs"}) },
 				Config:            lab.release(second, `values = ["word: two"]`, `version = "~1.1"`),
 				ConfigPlanChecks:  helmAction(plancheck.ResourceActionUpdate),
 				ConfigStateChecks: helmState(4, "deployed"),
@@ -271,7 +270,8 @@ func testHelmForeign(t *testing.T, lab *helmLab) {
 	})
 }
 
-// testHelmKilled kills the provider at each of its writing calls.
+// testHelmKilled kills the provider at some of its writing calls: the first one,
+// one in the middle and the last one. The engine's tests do so at each.
 func testHelmKilled(t *testing.T, lab *helmLab) {
 	configuration := lab.release(lab.chart("1.0.0"), `values = ["word: one"]`)
 	w := newWorkspace(t, configuration)
@@ -281,7 +281,7 @@ func testHelmKilled(t *testing.T, lab *helmLab) {
 		t.Fatalf("an undisturbed apply writes only %d times", writes)
 	}
 	w.must("destroy", "-auto-approve", "-input=false")
-	for i := 1; i <= writes; i++ {
+	for _, i := range []int{1, writes/2 + 1, writes} {
 		t.Run(fmt.Sprintf("write %d", i), func(t *testing.T) {
 			w := newWorkspace(t, configuration)
 			lab.Strike(i, w.kill)
@@ -321,6 +321,24 @@ func TestAHelmReleaseIsCheckedBeforeAnythingIsDialled(t *testing.T) {
 		{lab.release("./probe", `on_destroy = "keep"`), `(?s)on_destroy.*one of`},
 		{lab.release("./probe", `repository_username = "u"`), `repository_password`},
 		{lab.release("./probe", `timeouts = { create = "soon" }`), `Invalid Attribute Value Time Duration`},
+		{lab.release("", ""), `(?s)Unable to use the chart.*no chart`},
+		{lab.release("ftp://charts.example/a.tgz"), `(?s)Unable to use the chart.*neither`},
+		{lab.release("https://charts.example/a.tgz", `repository = "https://charts.example"`), `(?s)Unable to use the chart.*exclude`},
+		{lab.release("./probe", `version = "1.2.3.4"`), `(?s)Unable to use the chart's version`},
+		{lab.release("./probe", `repository_password = "p"`), `repository_username`},
+		{lab.release("./probe", `recover = "ignore"`), `(?s)recover.*one of`},
+		{lab.release("./probe", `set = [{ name = "", value = "x" }]`), `(?s)name.*at least 1`},
+		{lab.release("./probe", `set = [{ name = "a=b", value = "hunter2" }]`), `(?s)Unable to set a value.*not\s+the\s+path`},
+		{lab.release("./probe", `set = [{ name = "a", value = "hunter2,b" }]`), `(?s)Unable to set a value.*value\s+of\s+a`},
+		{lab.release("./probe", `set = [{ name = "a", value = "x", type = "number" }]`), `(?s)type.*one of`},
+		{lab.release("./probe", `set = [{ name = "a" }]`), `(?s)value`},
+		{lab.release("./probe", `set_list = [{ name = "a[x", value = ["hunter2"] }]`), `(?s)Unable to set a list.*value\s+of\s+a\[x`},
+		{lab.release("./probe", `set_wo_version = "1"`), `set_wo`},
+		{lab.release("./probe", `set_wo = [{ name = "a", value = "x" }]`), `set_wo_version`},
+		{lab.release("./probe", `set_wo = [{ name = "a", value = "hunter2,b" }]`, `set_wo_version = "1"`), `(?s)Unable to set a value.*value\s+of\s+a`},
+		{lab.release("./probe", `wait = "maybe"`), `(?s)wait.*bool`},
+		{"provider \"capi\" {\n  registries = { \"https://quay.io\" = { ca_pem = \"x\" } }\n}\n" + lab.release("./probe"), `(?s)registries.*must be a host`},
+		{"provider \"capi\" {\n  registries = { \"quay.io\" = { username = \"u\" } }\n}\n" + lab.release("./probe"), `(?s)password`},
 		{strings.Replace(lab.release("./probe"), `"apps"`, `"Apps"`, 1), `(?s)namespace.*DNS label`},
 		{strings.Replace(lab.release("./probe"), `name      = "probe"`, `name      = "Probe"`, 1), `(?s)Unable to use the release's name`},
 		{strings.Replace(lab.release("./probe"), `kubeconfig_path = "/nonexistent"`, ``, 1), `(?s)Unable to find out how to reach the cluster`},

@@ -6,6 +6,7 @@ package provider
 import (
 	"context"
 
+	"github.com/hashicorp/terraform-plugin-framework-validators/listvalidator"
 	"github.com/hashicorp/terraform-plugin-framework-validators/stringvalidator"
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
@@ -101,7 +102,8 @@ func helmReleaseInputs() map[string]schema.Attribute {
 		"set":      setInput(false, "Single values over `values`, as with the helm command's `--set`."),
 		"set_list": setListInput(),
 		"set_wo": setInput(true, "Single values that are secrets, over all others. They are not kept in state; the cluster keeps them, as all values, in the "+
-			"Secret with the release's record."),
+			"Secret with the release's record. Needs `set_wo_version`.",
+			listvalidator.AlsoRequires(path.MatchRoot("set_wo_version"))),
 		"set_wo_version": schema.StringAttribute{
 			Optional: true, MarkdownDescription: "Any text that changes whenever `set_wo` does: Terraform cannot see a change of the values themselves.",
 			Validators: []validator.String{stringvalidator.AlsoRequires(path.MatchRoot("set_wo"))},
@@ -134,9 +136,9 @@ func helmReleaseInputs() map[string]schema.Attribute {
 }
 
 // setInput is a list of single values, write-only or not.
-func setInput(writeOnly bool, description string) schema.ListNestedAttribute {
+func setInput(writeOnly bool, description string, validators ...validator.List) schema.ListNestedAttribute {
 	return schema.ListNestedAttribute{
-		Optional: true, WriteOnly: writeOnly, Sensitive: writeOnly, MarkdownDescription: description,
+		Optional: true, WriteOnly: writeOnly, Sensitive: writeOnly, MarkdownDescription: description, Validators: validators,
 		NestedObject: schema.NestedAttributeObject{Attributes: map[string]schema.Attribute{
 			"name": schema.StringAttribute{
 				Required: true, WriteOnly: writeOnly, MarkdownDescription: "Path of the value, such as `image.tag` or `hosts[0].name`. A dot in a name has `\\` before it.",

@@ -46,8 +46,12 @@ type providersIdentity struct {
 	ClusterUID types.String `tfsdk:"cluster_uid"`
 }
 
-func (m *providersModel) identity() providersIdentity {
+func (m *providersModel) identity() any {
 	return providersIdentity{Cluster: types.StringNull(), ClusterUID: m.ClusterUID}
+}
+
+func (m *providersModel) updating() updating {
+	return updating{Timeouts: m.Timeouts, Instance: &m.Instance, Phase: &m.Phase, Pending: m.Installed.IsUnknown()}
 }
 
 func (m *providersModel) thing() string {

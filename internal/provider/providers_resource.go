@@ -134,7 +134,7 @@ func (r *providersResource) ensure(ctx context.Context, m *providersModel, adopt
 		return err
 	}
 	options.Adopt = adopt
-	client, uid, err := r.reach(ctx, m)
+	client, uid, err := r.data.reach(ctx, m.Cluster)
 	if err != nil {
 		return err
 	}
@@ -152,23 +152,6 @@ func (r *providersResource) ensure(ctx context.Context, m *providersModel, adopt
 	m.store(ctx, installed)
 	m.Phase = types.StringValue(phaseReady)
 	return nil
-}
-
-// reach answers a client for the providers' cluster and the cluster's identity.
-func (r *providersResource) reach(ctx context.Context, m *providersModel) (*kube.Client, string, error) {
-	access, known, diags := accessFrom(ctx, m.Cluster)
-	if err := firstError(diags); err != nil {
-		return nil, "", err
-	}
-	if !known {
-		return nil, "", errConfigurationUnknown
-	}
-	client, err := r.data.connect(ctx, access)
-	if err != nil {
-		return nil, "", err
-	}
-	uid, err := client.UID(ctx)
-	return client, uid, err
 }
 
 // Read drops the providers from state only when the very cluster that they were
@@ -204,7 +187,7 @@ func (r *providersResource) Read(ctx context.Context, req resource.ReadRequest, 
 
 // look reads the inventory of the cluster that the providers were installed on.
 func (r *providersResource) look(ctx context.Context, state *providersModel) ([]capi.Installed, string, error) {
-	client, uid, err := r.reach(ctx, state)
+	client, uid, err := r.data.reach(ctx, state.Cluster)
 	if err != nil {
 		return nil, "", err
 	}
@@ -218,39 +201,16 @@ func (r *providersResource) look(ctx context.Context, state *providersModel) ([]
 // Update changes versions and variables in place, finishes what is unfinished,
 // or only stores what changes nothing on the cluster.
 func (r *providersResource) Update(ctx context.Context, req resource.UpdateRequest, resp *resource.UpdateResponse) {
-	var plan, state providersModel
-	resp.Diagnostics.Append(req.Plan.Get(ctx, &plan)...)
-	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
-	if resp.Diagnostics.HasError() {
-		return
-	}
-	timeout, diags := plan.Timeouts.Update(ctx, providersTimes.Update)
-	resp.Diagnostics.Append(diags...)
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	adopt := state.Phase.ValueString() == phaseImported
-	plan.Instance = state.Instance
-	if plan.Instance.IsNull() {
-		plan.Instance = types.StringValue(uuid.NewString())
-	}
-	if !plan.Installed.IsUnknown() {
-		resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
-		resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
-		return
-	}
-	if err := r.ensure(ctx, &plan, adopt, func() error { return nil }); err != nil {
-		failure{
+	updateOnCluster(ctx, req, resp, providersTimes.Update, func(ctx context.Context, plan, state *providersModel) *failure {
+		err := r.ensure(ctx, plan, state.Phase.ValueString() == phaseImported, func() error { return nil })
+		if err == nil {
+			return nil
+		}
+		return &failure{
 			verb: "update", thing: plan.thing(), cause: err, exists: "what was installed before, and what was changed before the step " + plan.Phase.ValueString(),
 			next: "mend the cause and apply again, which continues",
-		}.addTo(&resp.Diagnostics)
-		// What was asked for before stays in state, so that the next plan shows the
-		// change again; the phase says that it is unfinished.
-		state.Instance, state.Phase = plan.Instance, types.StringValue("update-failed")
-		plan = state
-	}
-	plan.nothingKnown()
-	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
-	resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
+		}
+	})
 }
 
 // Delete does as on_destroy says. In a replacement it leaves what is unfinished
@@ -282,7 +242,7 @@ func (r *providersResource) Delete(ctx context.Context, req resource.DeleteReque
 
 // remove answers the Clusters for whose sake nothing was removed.
 func (r *providersResource) remove(ctx context.Context, state *providersModel) (stay []string, err error) {
-	client, uid, err := r.reach(ctx, state)
+	client, uid, err := r.data.reach(ctx, state.Cluster)
 	switch {
 	case kube.IsAbsent(err):
 		return nil, nil
@@ -315,7 +275,7 @@ func (r *providersResource) ImportState(ctx context.Context, req resource.Import
 		return
 	}
 	model := providersModel{Cluster: accessObject(clusterObjectID{Cluster: cluster}.access())}
-	_, uid, err := r.reach(ctx, &model)
+	_, uid, err := r.data.reach(ctx, model.Cluster)
 	if err != nil {
 		failure{verb: "import", thing: "the providers on " + cluster, cause: err}.addTo(&resp.Diagnostics)
 		return

@@ -230,9 +230,13 @@ func (w *workspace) run(arguments ...string) (string, error) {
 	w.t.Helper()
 	command := exec.CommandContext(w.t.Context(), w.cli, arguments...)
 	command.Dir = w.dir
-	command.Env = append(os.Environ(), "TF_CLI_CONFIG_FILE="+filepath.Join(w.dir, "cli.tfrc"), serveVariable+"="+w.pids, "CHECKPOINT_DISABLE=1", "TF_IN_AUTOMATION=1")
+	command.Env = w.environment()
 	out, err := command.CombinedOutput()
 	return string(out), err
+}
+
+func (w *workspace) environment() []string {
+	return append(os.Environ(), "TF_CLI_CONFIG_FILE="+filepath.Join(w.dir, "cli.tfrc"), serveVariable+"="+w.pids, "CHECKPOINT_DISABLE=1", "TF_IN_AUTOMATION=1")
 }
 
 // must is run for what has to succeed.
