@@ -130,12 +130,17 @@ func keepDefinitions(original, target helmkube.ResourceList) helmkube.ResourceLi
 
 // Delete deletes everything but CustomResourceDefinitions.
 func (c *boundClient) Delete(resources helmkube.ResourceList) (*helmkube.Result, []error) {
-	return c.Client.Delete(withoutDefinitions(resources))
+	return c.DeleteWithPropagationPolicy(resources, metav1.DeletePropagationBackground)
 }
 
-// DeleteWithPropagationPolicy does as [boundClient.Delete].
+// DeleteWithPropagationPolicy does as [boundClient.Delete]. To the library
+// nothing to delete is an error.
 func (c *boundClient) DeleteWithPropagationPolicy(resources helmkube.ResourceList, policy metav1.DeletionPropagation) (*helmkube.Result, []error) {
-	return c.Client.DeleteWithPropagationPolicy(withoutDefinitions(resources), policy)
+	left := withoutDefinitions(resources)
+	if len(left) == 0 {
+		return &helmkube.Result{}, nil
+	}
+	return c.Client.DeleteWithPropagationPolicy(left, policy)
 }
 
 func withoutDefinitions(resources helmkube.ResourceList) helmkube.ResourceList {
@@ -235,5 +240,3 @@ func (c *boundClient) WaitForDelete(resources helmkube.ResourceList, timeout tim
 	}
 	return c.uninstalled(ctx)
 }
-
-func manifestReader(manifest string) io.Reader { return strings.NewReader(manifest) }

@@ -127,7 +127,7 @@ func comparable(object, live *unstructured.Unstructured) *unstructured.Unstructu
 // through the subresource for it.
 func scaled(live *unstructured.Unstructured) bool {
 	for _, entry := range live.GetManagedFields() {
-		if entry.Subresource == "scale" && entry.FieldsV1 != nil && strings.Contains(string(entry.FieldsV1.Raw), `"f:replicas"`) {
+		if entry.Subresource == "scale" && entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:replicas"`) {
 			return true
 		}
 	}

@@ -267,6 +267,21 @@ func testRemovedKind(t *testing.T, f *fixture) {
 	}
 }
 
+// testOnlyDefinitions removes a release that has nothing else: there is nothing
+// to delete, and the record goes.
+func testOnlyDefinitions(t *testing.T, f *fixture) {
+	definition := strings.NewReplacer("probes", "onlies", "probe,", "only,", "kind: Probe", "kind: Only", "ProbeList", "OnlyList", "test.example", "only.example").
+		Replace(newTestChart("").definition()["templates/definition.yaml"])
+	spec := f.spec(t, testChart{"Chart.yaml": newTestChart("1.0.0")["Chart.yaml"], "templates/definition.yaml": definition})
+	f.ensure(t, spec)
+	if _, err := engine.Remove(t.Context(), f.Client, Removal{Namespace: f.namespace, Name: "probe", Owner: spec.Owner, Definitions: true}); err != nil {
+		t.Error(err)
+	}
+	if _, err := Read(t.Context(), f.Client, f.namespace, "probe"); !kube.IsAbsent(err) {
+		t.Errorf("the release answers %v", err)
+	}
+}
+
 // testDefinitionsOnRequest removes the definitions of folders crds (a
 // dependency's too) and of templates, but for those with objects.
 func testDefinitionsOnRequest(t *testing.T, f *fixture) {

@@ -139,6 +139,9 @@ type setModel struct {
 
 // setsFrom reads the single values that are known, and says whether all are.
 func setsFrom(ctx context.Context, list types.List) (sets []helm.Set, known bool) {
+	if list.IsNull() {
+		return nil, true
+	}
 	var models []setModel
 	if list.IsUnknown() || list.ElementsAs(ctx, &models, false).HasError() {
 		return nil, false
@@ -160,6 +163,9 @@ type setListModel struct {
 }
 
 func setListsFrom(ctx context.Context, list types.List) (sets []helm.Set, known bool) {
+	if list.IsNull() {
+		return nil, true
+	}
 	var models []setListModel
 	if list.IsUnknown() || list.ElementsAs(ctx, &models, false).HasError() {
 		return nil, false

@@ -321,7 +321,7 @@ func TestAHelmReleaseIsCheckedBeforeAnythingIsDialled(t *testing.T) {
 		{lab.release("./probe", `on_destroy = "keep"`), `(?s)on_destroy.*one of`},
 		{lab.release("./probe", `repository_username = "u"`), `repository_password`},
 		{lab.release("./probe", `timeouts = { create = "soon" }`), `Invalid Attribute Value Time Duration`},
-		{lab.release("", ""), `(?s)Unable to use the chart.*no chart`},
+		{lab.release("", ""), `(?s)Unable to use the chart.*No chart`},
 		{lab.release("ftp://charts.example/a.tgz"), `(?s)Unable to use the chart.*neither`},
 		{lab.release("https://charts.example/a.tgz", `repository = "https://charts.example"`), `(?s)Unable to use the chart.*exclude`},
 		{lab.release("./probe", `version = "1.2.3.4"`), `(?s)Unable to use the chart's version`},
