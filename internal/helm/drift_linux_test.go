@@ -4,7 +4,6 @@
 package helm
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -176,11 +175,4 @@ func testDriftOfCustomResources(t *testing.T, f *fixture) {
 	if _, err := engine.Remove(t.Context(), f.Client, Removal{Namespace: f.namespace, Name: "probe", Owner: spec.Owner, Definitions: true}); err != nil {
 		t.Error(err)
 	}
-}
-
-// largeChart has many objects and a record of nearly a mebibyte.
-func largeChart(objects, ballast int) testChart {
-	return newTestChart("1.0.0").
-		with("templates/many.yaml", fmt.Sprintf("{{ range $i := until %d }}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ $.Release.Name }}-{{ $i }}}\ndata: {number: {{ $i | quote }}}\n{{ end }}\n", objects)).
-		with("files/ballast.txt", noise(ballast))
 }

@@ -58,6 +58,16 @@ type Engine struct {
 // run's lease has run out; and when another run of this provider finished
 // exactly this configuration. Else the error is [ErrForeign].
 func (e Engine) Ensure(ctx context.Context, c *kube.Client, spec Spec) (*Release, error) {
+	mask := spec.masker()
+	e.Report = mask.reporter(e.Report)
+	released, err := e.reserveAndEnsure(ctx, c, spec)
+	if released != nil {
+		released.Description = mask.Replace(released.Description)
+	}
+	return released, mask.err(err)
+}
+
+func (e Engine) reserveAndEnsure(ctx context.Context, c *kube.Client, spec Spec) (*Release, error) {
 	if err := CheckName(spec.Name); err != nil {
 		return nil, fmt.Errorf("the release's name: %w", err)
 	}

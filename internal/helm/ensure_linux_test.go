@@ -133,6 +133,7 @@ func TestReleases(t *testing.T) {
 		"an atomic upgrade that is cancelled is rolled back":                 testAtomicCancelled,
 		"an atomic upgrade that never began has nothing to undo":             testAtomicRefused,
 		"objects of kinds that are no longer served are in nobody's way":     testRemovedKind,
+		"errors and progress show no secret":                                 testNoSecretIsShown,
 		"a release of nothing but definitions":                               testOnlyDefinitions,
 		"definitions go on request, but for those with objects":              testDefinitionsOnRequest,
 		"edited objects are told, masked, and brought back":                  testDrift,

@@ -132,6 +132,13 @@ func testTwoReleases(t *testing.T, f *fixture) {
 	}
 }
 
+// largeChart has many objects and a record of nearly a mebibyte.
+func largeChart(objects, ballast int) testChart {
+	return newTestChart("1.0.0").
+		with("templates/many.yaml", fmt.Sprintf("{{ range $i := until %d }}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ $.Release.Name }}-{{ $i }}}\ndata: {number: {{ $i | quote }}}\n{{ end }}\n", objects)).
+		with("files/ballast.txt", noise(ballast))
+}
+
 // testLarge installs 300 objects with a record of nearly 1 MiB, which is what a
 // Secret holds, and is refused a larger one before anything is made.
 func testLarge(t *testing.T, f *fixture) {
@@ -214,5 +221,32 @@ func testUnknownRecord(t *testing.T, f *fixture) {
 	second.Owner = uuid.NewString()
 	if got := f.ensure(t, second); !got.Deployed() || got.Owner != second.Owner {
 		t.Errorf("repaired to %+v", got)
+	}
+}
+
+// testNoSecretIsShown has a template and the API server quote values.
+func testNoSecretIsShown(t *testing.T, f *fixture) {
+	for name, test := range map[string]struct{ template, quoted string }{
+		"a template that fails with a value":    {`{{ fail .Values.plain }}`, "execution error"},
+		"an API server that quotes a value":     {"apiVersion: v1\nkind: Service\nmetadata: {name: probe}\nspec: {type: {{ .Values.plain | quote }}, ports: [{port: 80}]}\n", "Service"},
+		"one that quotes a value of its own":    {"apiVersion: v1\nkind: Service\nmetadata: {name: probe}\nspec: {type: {{ .Values.plain }}{{ .Values.more.adminPassword }}, ports: [{port: 80}]}\n", "Service"},
+		"a value that the template has encoded": {`{{ fail (.Values.plain | b64enc) }}`, "execution error"},
+	} {
+		spec := f.spec(t, newTestChart("1.0.0").with("templates/telling.yaml", test.template), `{plain: "hunter2", more: {adminPassword: "sesame"}}`)
+		spec.Secrets = []string{"hunter2"}
+		telling := engine
+		var said []string
+		telling.Report = func(_ context.Context, _, message string) { said = append(said, message) }
+		released, err := telling.Ensure(t.Context(), f.Client, spec)
+		if err == nil || !strings.Contains(err.Error(), test.quoted) || !strings.Contains(err.Error(), masked) {
+			t.Errorf("%s: got %v", name, err)
+			continue
+		}
+		all := fmt.Sprint(err, said, released)
+		for _, secret := range []string{"hunter2", "sesame", base64.StdEncoding.EncodeToString([]byte("hunter2"))} {
+			if strings.Contains(all, secret) {
+				t.Errorf("%s: %s is in %s", name, secret, all)
+			}
+		}
 	}
 }

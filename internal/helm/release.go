@@ -44,6 +44,8 @@ type Spec struct {
 	Chart           Chart
 	// Values are merged over the chart's own; see [MergeValues].
 	Values map[string]any
+	// Secrets are texts among the values that no error and no progress may show.
+	Secrets []string
 	// CreateNamespace makes the namespace where it is missing.
 	CreateNamespace bool
 	// Wait waits until all objects of the release are ready, WaitForJobs for its

@@ -57,6 +57,9 @@ func TestALeaseOnARealAPIServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if second.Inherited() {
+			t.Error("a lease that was given back counts as left behind")
+		}
 		second.Abandon()
 	})
 	t.Run("is taken where the API server fails for a moment", func(t *testing.T) {
@@ -93,6 +96,9 @@ func TestALeaseOnARealAPIServer(t *testing.T) {
 		second.Abandon()
 		if said.Load() == 0 {
 			t.Error("it waited without a word")
+		}
+		if !second.Inherited() {
+			t.Error("a lease that a lost run left does not count as left behind")
 		}
 	})
 	t.Run("that somebody takes away cancels its holder", func(t *testing.T) {

@@ -197,9 +197,14 @@ func (m *helmReleaseModel) spec(ctx context.Context) (helm.Spec, error) {
 	if err == nil && !known {
 		err = errors.New("part of the values is still unknown")
 	}
+	var secrets []string
+	sets, _ := setsFrom(ctx, m.SetWO)
+	for _, set := range sets {
+		secrets = append(secrets, set.Value)
+	}
 	return helm.Spec{
 		Name: m.Name.ValueString(), Namespace: m.Namespace.ValueString(), CreateNamespace: m.CreateNamespace.ValueBool(),
-		Chart: m.chart(), Values: values,
+		Chart: m.chart(), Values: values, Secrets: secrets,
 		Wait: m.Wait.ValueBool(), WaitForJobs: m.WaitForJobs.ValueBool(),
 		Atomic: m.Atomic.ValueBool(), SkipCRDs: m.SkipCRDs.ValueBool(), Recover: helm.Recovery(m.Recover.ValueString()),
 		Owner: m.Instance.ValueString(),
