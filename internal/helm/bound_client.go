@@ -31,7 +31,7 @@ func init() {
 
 // boundClient is Helm's client with changes: it never deletes a
 // CustomResourceDefinition, its waits end with the context and say what they
-// wait for, it can bring manually edited custom resources back, and it can
+// wait for, it merges custom resources with what is on the cluster, and it can
 // leave out objects whose kind the cluster no longer serves.
 type boundClient struct {
 	*helmkube.Client
@@ -41,9 +41,6 @@ type boundClient struct {
 	clients   kubernetes.Interface
 	report    progress.Reporter
 
-	// threeWay merges custom resources as it does everything else: with what is on
-	// the cluster now. The library alone only looks at what changed in the chart.
-	threeWay bool
 	// forgiving leaves out of the objects that were installed those of kinds that
 	// are no longer served: they are gone with their kind. Charts that are older
 	// than the cluster's version could neither be upgraded nor removed without it.
@@ -110,16 +107,15 @@ func (c *boundClient) serves(object *unstructured.Unstructured) (bool, error) {
 	return false, nil
 }
 
-// Update leaves the CustomResourceDefinitions in place that are no longer in
-// the chart.
+// Update does as [boundClient.UpdateThreeWayMerge]. The library merges custom
+// resources in two ways here: it looks at what changed in the chart alone, and
+// leaves what a failed revision, or somebody, has made of them.
 func (c *boundClient) Update(original, target helmkube.ResourceList, force bool) (*helmkube.Result, error) {
-	if c.threeWay {
-		return c.UpdateThreeWayMerge(original, target, force)
-	}
-	return c.Client.Update(keepDefinitions(original, target), target, force)
+	return c.UpdateThreeWayMerge(original, target, force)
 }
 
-// UpdateThreeWayMerge does as [boundClient.Update].
+// UpdateThreeWayMerge leaves the CustomResourceDefinitions in place that are no
+// longer in the chart.
 func (c *boundClient) UpdateThreeWayMerge(original, target helmkube.ResourceList, force bool) (*helmkube.Result, error) {
 	return c.Client.UpdateThreeWayMerge(keepDefinitions(original, target), target, force)
 }

@@ -79,7 +79,7 @@ func configure(ctx context.Context, c *kube.Client, namespace string, report pro
 	if err != nil {
 		return nil, fmt.Errorf("setting up Helm: %w", err)
 	}
-	cfg.KubeClient = &boundClient{Client: library, ctx: ctx, cluster: c, discovery: getter.discovery, clients: clients, report: report}
+	cfg.KubeClient = &boundClient{Client: library, ctx: ctx, cluster: c, discovery: getter.live, clients: clients, report: report}
 	cfg.Releases.MaxHistory = historyLimit
 	return cfg, nil
 }
@@ -88,6 +88,8 @@ func configure(ctx context.Context, c *kube.Client, namespace string, report pro
 type getter struct {
 	config    *rest.Config
 	namespace string
+	// live asks the server each time, discovery remembers.
+	live      discovery.DiscoveryInterface
 	discovery discovery.CachedDiscoveryInterface
 	mapper    meta.RESTMapper
 }
@@ -102,7 +104,7 @@ func newGetter(ctx context.Context, config *rest.Config, namespace string) (*get
 		return nil, fmt.Errorf("making a discovery client for %s: %w", config.Host, err)
 	}
 	cached := memory.NewMemCacheClient(client)
-	return &getter{config: bound, namespace: namespace, discovery: cached, mapper: restmapper.NewDeferredDiscoveryRESTMapper(cached)}, nil
+	return &getter{config: bound, namespace: namespace, live: client, discovery: cached, mapper: restmapper.NewDeferredDiscoveryRESTMapper(cached)}, nil
 }
 
 func (g *getter) ToRESTConfig() (*rest.Config, error) { return rest.CopyConfig(g.config), nil }

@@ -107,11 +107,11 @@ func testDrift(t *testing.T, f *fixture) {
 	f.patch(t, named(&corev1.ConfigMap{}, "probe-words"), types.MergePatchType, `{"data":{"word":"theirs"}}`)
 	f.patch(t, named(&corev1.Secret{}, "probe-secret"), types.MergePatchType, `{"data":{"word":"aHVudGVyMw=="}}`)
 	f.patch(t, named(&appsv1.Deployment{}, "probe"), types.StrategicMergePatchType, `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"evil.example/x","env":[{"name":"A","value":"b"}]}]}}}}`)
-	f.patch(t, named(&corev1.Service{}, "probe"), types.JSONPatchType, `[{"op":"replace","path":"/spec/ports/1/port","value":8443}]`)
+	f.patch(t, named(&corev1.Service{}, "probe"), types.MergePatchType, `{"spec":{"selector":{"app":"evil"}}}`)
 	want := strings.Join([]string{
 		`Secret probe-secret ~ data.word: (masked) -> (masked)`,
 		`ConfigMap probe-words ~ data.word: "theirs" -> "one"`,
-		`Service probe`,
+		`Service probe ~ spec.selector.app: "evil" -> "probe"`,
 		`Deployment probe ~ spec.template.spec.containers[main].env[A].value: "b" -> "a"`,
 		`Deployment probe ~ spec.template.spec.containers[main].image: "evil.example/x" -> "registry.example/none:v1"`,
 	}, "\n")
@@ -149,13 +149,40 @@ func (f *fixture) deployment(t *testing.T) *appsv1.Deployment {
 	return deployment
 }
 
+// drifterChart has a custom resource, and its definition in the folder crds.
+func drifterChart(kind string) testChart {
+	lower := strings.ToLower(kind)
+	definition := strings.NewReplacer("probes", lower+"s", "probe,", lower+",", "kind: Probe", "kind: "+kind, "ProbeList", kind+"List", "test.example", "drift.example").
+		Replace(newTestChart("").definition()["templates/definition.yaml"])
+	return newTestChart("1.0.0").with("crds/definition.yaml", definition).
+		with("templates/drifter.yaml", "apiVersion: drift.example/v1\nkind: "+kind+"\nmetadata: {name: probe}\nspec: {count: {{ .Values.count | default 1 }}, list: [{a: 1}, {a: 2}]}\n")
+}
+
+// testFailedCustomResource goes back to the values of the complete revision after
+// a failed one has changed a custom resource: to the chart nothing changes.
+func testFailedCustomResource(t *testing.T, f *fixture) {
+	chart := drifterChart("Returner")
+	spec := f.spec(t, chart, "count: 1")
+	f.ensure(t, spec)
+	failing := spec
+	failing.Chart.Ref, failing.Values = chart.unready().file(t), map[string]any{"count": 7}
+	if released, err := f.cancelledWhileWaiting(t, failing); released == nil || released.Status != "failed" {
+		t.Errorf("got %+v, %v", released, err)
+	}
+	f.ensure(t, spec)
+	found, err := f.Object(t.Context(), "drift.example/v1", "Returner", f.namespace, "probe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if count, _, _ := unstructured.NestedFieldNoCopy(found.Object, "spec", "count"); count != int64(1) {
+		t.Errorf("the custom resource's count is still %v", count)
+	}
+}
+
 // testDriftOfCustomResources repairs one, which the library alone would not:
 // nothing has changed in the chart.
 func testDriftOfCustomResources(t *testing.T, f *fixture) {
-	definition := strings.NewReplacer("probes", "drifters", "probe,", "drifter,", "kind: Probe", "kind: Drifter", "ProbeList", "DrifterList", "test.example", "drift.example").
-		Replace(newTestChart("").definition()["templates/definition.yaml"])
-	chart := newTestChart("1.0.0").with("crds/definition.yaml", definition).
-		with("templates/drifter.yaml", "apiVersion: drift.example/v1\nkind: Drifter\nmetadata: {name: probe}\nspec: {count: 1, list: [{a: 1}, {a: 2}]}\n")
+	chart := drifterChart("Drifter")
 	spec := f.spec(t, chart)
 	f.ensure(t, spec)
 	if got := f.drift(t, true); got != "" {

@@ -85,7 +85,11 @@ func (e Engine) reserveAndEnsure(ctx context.Context, c *kube.Client, spec Spec)
 	if err != nil {
 		return nil, fmt.Errorf("reserving Helm release %s: %w", spec, err)
 	}
-	released, err := e.ensure(held, c, spec, chart, lease.Inherited())
+	released, dangling, err := e.ensure(held, c, spec, chart, lease.Inherited())
+	if dangling {
+		lease.Abandon()
+		return released, err
+	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
 	if releaseErr := lease.Release(end); err == nil && releaseErr != nil && ctx.Err() == nil {
@@ -117,12 +121,17 @@ type operation struct {
 	// back to, if it has; a record from before this provider's time has none.
 	rolledBack   bool
 	rolledBackTo string
+	// dangling says that the end of the operation is not on record.
+	dangling bool
 }
 
-func (e Engine) ensure(ctx context.Context, c *kube.Client, spec Spec, chart *helmchart.Chart, interrupted bool) (*Release, error) {
+// ensure answers, besides the record and an error, whether the record may say that
+// work is under way when there is none. The lease then stays, as after a killed
+// run: without it the record would be taken for another Helm client's.
+func (e Engine) ensure(ctx context.Context, c *kube.Client, spec Spec, chart *helmchart.Chart, interrupted bool) (released *Release, dangling bool, err error) {
 	cfg, err := configure(ctx, c, spec.Namespace, e.Report)
 	if err != nil {
-		return nil, fmt.Errorf("preparing Helm release %s: %w", spec, err)
+		return nil, false, fmt.Errorf("preparing Helm release %s: %w", spec, err)
 	}
 	op := &operation{
 		Spec: spec, cfg: cfg, cluster: c, chart: chart, config: hashConfig(chart.Metadata, spec.Values), report: e.Report,
@@ -130,18 +139,18 @@ func (e Engine) ensure(ctx context.Context, c *kube.Client, spec Spec, chart *he
 	}
 	records, err := history(cfg, spec.Name)
 	if err != nil && !kube.IsAbsent(err) {
-		return nil, fmt.Errorf("looking for Helm release %s: %w", spec, err)
+		return nil, false, fmt.Errorf("looking for Helm release %s: %w", spec, err)
 	}
 	if len(records) > 0 {
 		last := records[len(records)-1]
 		op.before = last.Version
 		if err := op.mayTake(last); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	if e.Started != nil {
 		if err := e.Started(); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	err = op.run(ctx, records)
@@ -150,7 +159,8 @@ func (e Engine) ensure(ctx context.Context, c *kube.Client, spec Spec, chart *he
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
-	return op.settle(ctx, end, err)
+	released, err = op.settle(ctx, end, err)
+	return released, op.dangling, err
 }
 
 // run brings the release from what records say to what is wanted.
@@ -231,6 +241,7 @@ func (o *operation) settle(ctx, end context.Context, failed error) (*Release, er
 		if kube.IsAbsent(err) {
 			return nil, failed
 		}
+		o.dangling = true
 		return &Release{Name: o.Name, Namespace: o.Namespace, Status: string(release.StatusUnknown), Owner: o.Owner}, failed
 	}
 	if failed != nil && last.Labels[ownerLabel] != o.Owner {
@@ -242,6 +253,7 @@ func (o *operation) settle(ctx, end context.Context, failed error) (*Release, er
 		}
 		last.SetStatus(release.StatusFailed, "Interrupted: "+context.Cause(orAlive(ctx)).Error())
 		if err := cfg.Releases.Update(last); err != nil {
+			o.dangling = true
 			failed = fmt.Errorf("%w; marking it as failed: %w", failed, err)
 		}
 	}

@@ -137,6 +137,7 @@ func TestReleases(t *testing.T) {
 		"a release of nothing but definitions":                               testOnlyDefinitions,
 		"definitions go on request, but for those with objects":              testDefinitionsOnRequest,
 		"edited objects are told, masked, and brought back":                  testDrift,
+		"a custom resource goes back after a failed upgrade":                 testFailedCustomResource,
 		"an edited custom resource is brought back as well":                  testDriftOfCustomResources,
 		"a quota that refuses an object":                                     testQuota,
 		"an API server that is restarted in the middle":                      testAPIServerRestarts,

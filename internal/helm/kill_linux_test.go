@@ -143,7 +143,7 @@ func (f *fixture) killed(t *testing.T, at int, prepare func(*testing.T, *fixture
 	})
 	err = program.Run()
 	writes := proxy.Strike(0, nil)
-	if at == 0 && err != nil && w.Spec.Atomic == false || at > 0 && !struck {
+	if at == 0 && err != nil && !w.Spec.Atomic || at > 0 && !struck {
 		t.Fatalf("write %d (struck: %v): %v\n%s", at, struck, err, &output)
 	}
 	if !t.Run(fmt.Sprintf("write %d", at), after) {

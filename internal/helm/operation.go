@@ -50,8 +50,8 @@ func (o *operation) upgrade(ctx context.Context) error {
 	upgrade.ResetValues = true
 	upgrade.SkipCRDs = o.SkipCRDs
 	if bound, ok := o.cfg.KubeClient.(*boundClient); ok {
-		bound.forgiving, bound.threeWay = true, o.Repair
-		defer func() { bound.forgiving, bound.threeWay = false, false }()
+		bound.forgiving = true
+		defer func() { bound.forgiving = false }()
 	}
 	_, err := upgrade.RunWithContext(context.WithoutCancel(ctx), o.Name, o.chart, o.Values)
 	if err != nil {

@@ -189,13 +189,29 @@ func testOtherClient(t *testing.T, f *fixture) {
 	}
 }
 
-func testAtomicInstall(t *testing.T, f *fixture) {
-	spec := f.spec(t, newTestChart("1.0.0").unready().definition())
-	spec.Wait, spec.Atomic = true, true
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+// cancelledWhileWaiting is Ctrl-C once the release waits for its objects.
+func (f *fixture) cancelledWhileWaiting(t *testing.T, spec Spec) (*Release, error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	released, err := engine.Ensure(ctx, f.Client, spec)
-	if err == nil || released != nil || !strings.Contains(err.Error(), "0 out of 1") || !strings.Contains(err.Error(), "it was uninstalled") {
+	interrupted := engine
+	interrupted.Report = func(_ context.Context, phase, _ string) {
+		if phase == "waiting" {
+			cancel()
+		}
+	}
+	spec.Wait = true
+	released, err := interrupted.Ensure(ctx, f.Client, spec)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the cancelled run answers %v", err)
+	}
+	return released, err
+}
+
+func testAtomicInstall(t *testing.T, f *fixture) {
+	spec := f.spec(t, newTestChart("1.0.0").unready())
+	spec.Atomic = true
+	if released, err := f.cancelledWhileWaiting(t, spec); released != nil || !strings.Contains(err.Error(), "Deployment") || !strings.Contains(err.Error(), "it was uninstalled") {
 		t.Errorf("got %+v, %v", released, err)
 	}
 	if _, err := Read(t.Context(), f.Client, f.namespace, "probe"); !kube.IsAbsent(err) {
@@ -212,17 +228,9 @@ func testAtomicCancelled(t *testing.T, f *fixture) {
 	spec := f.spec(t, newTestChart("1.0.0"), "word: one")
 	f.ensure(t, spec)
 	spec.Chart.Ref = newTestChart("2.0.0").unready().file(t)
-	spec.Values, spec.Wait, spec.Atomic = map[string]any{"word": "two"}, true, true
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	interrupted := engine
-	interrupted.Report = func(_ context.Context, phase, _ string) {
-		if phase == "waiting" {
-			cancel()
-		}
-	}
-	released, err := interrupted.Ensure(ctx, f.Client, spec)
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "rolled back to revision 1") || !released.Deployed() || released.Version != "1.0.0" {
+	spec.Values, spec.Atomic = map[string]any{"word": "two"}, true
+	released, err := f.cancelledWhileWaiting(t, spec)
+	if !strings.Contains(err.Error(), "rolled back to revision 1") || !released.Deployed() || released.Version != "1.0.0" {
 		t.Errorf("got %+v, %v", released, err)
 	}
 	if word, _ := f.word(t); word != "one" {

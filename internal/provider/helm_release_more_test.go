@@ -314,7 +314,7 @@ func testHelmRange(t *testing.T, lab *helmLab) {
 				}},
 				ConfigStateChecks: append(helmState(2, "deployed"), helmHas("chart_version", "1.1.0")), Check: lab.says("two"),
 			},
-			{Config: configuration("sesame", "~1.0", "two"), ConfigStateChecks: append(helmState(3, "deployed"), helmHas("chart_version", "1.2.0"))},
+			{Config: configuration("sesame", "^1.0", "two"), ConfigStateChecks: append(helmState(3, "deployed"), helmHas("chart_version", "1.2.0"))},
 		},
 	})
 }
