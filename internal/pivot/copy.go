@@ -23,7 +23,6 @@ import (
 // copier makes the source's objects on the target.
 type copier struct {
 	target *Side
-	graph  *graph
 	// existing are the objects that the target had before.
 	existing map[ID]bool
 

@@ -4,7 +4,6 @@
 package pivot
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -102,7 +101,7 @@ func isOfMove(entry metav1.ManagedFieldsEntry) bool { return entry.Manager == fi
 func pausedByMove(c *clusterv1.Cluster) bool {
 	return slices.ContainsFunc(c.ManagedFields, func(entry metav1.ManagedFieldsEntry) bool {
 		ofMove := isOfMove(entry) || strings.HasPrefix(entry.Manager, "clusterctl")
-		return ofMove && entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.Raw, []byte(`"f:paused"`))
+		return ofMove && entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:paused"`)
 	})
 }
 

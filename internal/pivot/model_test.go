@@ -402,7 +402,7 @@ func (m *model) managed() [2]bool {
 func (m *model) check(before [2]bool) {
 	m.t.Helper()
 	after := m.managed()
-	if after[0] && after[1] && !(before[0] && before[1]) && !m.tooled {
+	if after[0] && after[1] && (!before[0] || !before[1]) && !m.tooled {
 		m.t.Fatalf("P3: the write made a second manager\n%s", m.history())
 	}
 	held := map[ID][2]bool{}

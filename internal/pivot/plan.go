@@ -275,7 +275,7 @@ func (r *run) waitUnblocked(ctx context.Context) error {
 // annotator names the field manager of an annotation.
 func annotator(o *metav1.PartialObjectMetadata, annotation string) string {
 	for _, entry := range o.ManagedFields {
-		if entry.FieldsV1 != nil && strings.Contains(string(entry.FieldsV1.Raw), `"f:`+annotation+`"`) {
+		if entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:`+annotation+`"`) {
 			return entry.Manager
 		}
 	}

@@ -439,7 +439,7 @@ func (w *workspace) interrupted(when func(context.Context) error, arguments ...s
 		return out.String(), err
 	case err := <-ended:
 		cancel()
-		<-waited
+		w.t.Log("the command ended first: ", <-waited)
 		return out.String(), err
 	}
 }

@@ -169,7 +169,7 @@ func TestManagementClusterResource(t *testing.T) {
 		},
 		CheckDestroy: func(*terraform.State) error {
 			if _, err := (cluster.Home{Client: lab.client, Namespace: "kmgt", Name: "kmgt"}).Cluster(t.Context()); !kube.IsAbsent(err) {
-				return fmt.Errorf("after the destroy: %v", err)
+				return fmt.Errorf("after the destroy the Cluster is there, or it is not known: %w", err)
 			}
 			return nil
 		},
@@ -216,8 +216,11 @@ func testImportedCluster(t *testing.T, lab *clusterLab) {
 			Config: imported, // the framework wants an empty plan after it
 			Check: func(*terraform.State) error {
 				after, err := home.Machines(t.Context())
-				if err != nil || len(after) != 1 || after[0].Name != machines[0].Name {
-					return fmt.Errorf("machine %s became %v, %v", machines[0].Name, after, err)
+				if err != nil {
+					return err
+				}
+				if len(after) != 1 || after[0].Name != machines[0].Name {
+					return fmt.Errorf("machine %s became %v", machines[0].Name, after)
 				}
 				if names := lab.templates("article"); len(names) != 1 || names[0] != "kmgtcp" {
 					return fmt.Errorf("the templates are %v", names)

@@ -236,7 +236,7 @@ func (a access) checkGrants(spec AccountSpec) error {
 		}
 		for _, privilege := range g.Privileges {
 			if len(known) > 0 && !slices.Contains(known, privilege) {
-				return fmt.Errorf("Proxmox VE %s knows no privilege %s, which is asked for on %s%s", a.version, privilege, g.Path, successor(privilege))
+				return fmt.Errorf("no privilege %s exists in Proxmox VE %s, and it is asked for on %s%s", privilege, a.version, g.Path, successor(privilege))
 			}
 		}
 	}

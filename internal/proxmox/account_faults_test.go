@@ -131,7 +131,7 @@ func TestWhatIsNamedMustBeThere(t *testing.T) {
 		}, "from 9.0 on VM.GuestAgent.Audit"},
 		"a privilege that never was": {func(s *AccountSpec) {
 			s.Permissions, s.Grants = Custom, []Grant{{Path: "/", Privileges: []string{"VM.Nope"}}}
-		}, "knows no privilege VM.Nope"},
+		}, "no privilege VM.Nope exists"},
 		"a path that the API takes not": {func(s *AccountSpec) { s.Permissions, s.Grants = Custom, []Grant{{Path: "/nope", Role: "PVEAuditor"}} }, "invalid ACL path '/nope'"},
 	} {
 		t.Run(name, func(t *testing.T) {

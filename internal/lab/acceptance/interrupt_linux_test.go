@@ -29,8 +29,8 @@ func processesOf(t *testing.T, dir string) []string {
 		if err != nil || len(cmdline) == 0 {
 			continue // no process, gone by now, or a kernel thread
 		}
-		environ, _ := os.ReadFile(filepath.Join(proc, "environ")) //nolint:errcheck // another user's: not ours
-		program, _ := os.Readlink(filepath.Join(proc, "exe"))     //nolint:errcheck // as above
+		environ, _ := os.ReadFile(filepath.Join(proc, "environ")) // not readable: another user's
+		program, _ := os.Readlink(filepath.Join(proc, "exe"))
 		if bytes.Contains(cmdline, []byte(dir)) || bytes.Contains(environ, []byte(dir)) || strings.Contains(program, dir) {
 			found = append(found, entry.Name()+" "+strings.ReplaceAll(string(cmdline), "\x00", " "))
 		}
