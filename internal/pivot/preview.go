@@ -20,12 +20,15 @@ type Preview struct {
 	Counts map[string]int64
 	// Stayed belong to the Clusters and would be left behind.
 	Stayed []Stayed
+	// Lacking is what the move would be refused for if the target stayed as it is:
+	// it may get its providers between a look and the move.
+	Lacking error
 }
 
 // Look answers what a move of the scope would carry over. target may be nil when
 // it cannot be reached yet; else its providers and kinds are compared too. It
-// answers [ErrRefused] with the reasons when the move would be refused for what it
-// has found.
+// answers [ErrRefused] with the reasons when the move would be refused for what
+// the source holds.
 func Look(ctx context.Context, source, target *Side, opts Options) (*Preview, error) {
 	r := newRun(source, target, opts)
 	var err error
@@ -40,7 +43,7 @@ func Look(ctx context.Context, source, target *Side, opts Options) (*Preview, er
 	}
 	reasons := []error{r.checkHeldBack(), r.checkHosted()}
 	if target != nil {
-		reasons = append(reasons, r.chooseVersions(ctx), r.checkProviders(ctx))
+		preview.Lacking = errors.Join(r.chooseVersions(ctx), r.checkProviders(ctx))
 	}
 	return preview, errors.Join(reasons...)
 }

@@ -103,6 +103,9 @@ func previewText(preview *pivot.Preview) string {
 		counts = append(counts, fmt.Sprintf("%d %s", preview.Counts[kind], kind))
 	}
 	text := "The Clusters " + strings.Join(keysText(preview.Clusters), ", ") + " move to the target, with " + strings.Join(counts, ", ") + "."
+	if preview.Lacking != nil {
+		text += "\n\nThe target could not take them as it is now. It is looked at again when this is applied, before anything is changed: " + preview.Lacking.Error()
+	}
 	if len(preview.Stayed) > 0 {
 		text += "\n\nThese stay behind:\n  " + strings.Join(stayedText(preview.Stayed), "\n  ")
 	}
