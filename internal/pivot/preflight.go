@@ -210,6 +210,14 @@ func (r *run) rehearse(ctx context.Context) error {
 		o := c.copyOf(n)
 		// The owners are not there yet, and a reference to none is not accepted.
 		o.SetOwnerReferences(nil)
+		if n.is(clusterKind) {
+			// As it will come: the source is not paused yet, and the target's webhooks
+			// and audit log should see no copy that would be managed.
+			o = o.DeepCopy()
+			if err := unstructured.SetNestedField(o.Object, true, "spec", "paused"); err != nil {
+				return fmt.Errorf("pausing the copy of %s: %w", n.ID, err)
+			}
+		}
 		err := r.target.read(ctx, func() error { return rehearseOne(ctx, r.target, o) })
 		if err == nil || ctx.Err() != nil {
 			return context.Cause(ctx)
