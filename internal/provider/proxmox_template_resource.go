@@ -23,6 +23,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-log/tflog"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/proxmox"
 )
 
@@ -119,13 +120,7 @@ func (r *proxmoxTemplateResource) ensure(ctx context.Context, model *proxmoxTemp
 		}
 	}
 	model.Phase = types.StringValue(phaseBegin)
-	report := func(ctx context.Context, step, message string) {
-		if step == proxmox.PhaseLeftover {
-			diags.AddWarning("An unfinished template was found", sentence(message))
-			return
-		}
-		reporter(&model.Phase)(ctx, step, message)
-	}
+	report := warning(diags, reporter(&model.Phase))
 	var templates []proxmox.Template
 	for _, node := range nodes {
 		if err = model.identify(); err != nil {
@@ -157,6 +152,21 @@ func (r *proxmoxTemplateResource) ensure(ctx context.Context, model *proxmoxTemp
 	model.Phase = types.StringValue(phaseReady)
 	save()
 	return client, templates, nil
+}
+
+// warning tells what a run leaves on Proxmox VE as warnings, and everything else
+// to next.
+func warning(diags *diag.Diagnostics, next progress.Reporter) progress.Reporter {
+	return func(ctx context.Context, step, message string) {
+		switch step {
+		case proxmox.PhaseLeftover:
+			diags.AddWarning("An unfinished template was found", sentence(message))
+		case proxmox.PhaseImageStays:
+			diags.AddWarning("An image file stays on Proxmox VE", sentence(message))
+		default:
+			next.Report(ctx, step, message)
+		}
+	}
 }
 
 // onNode names the node in an error where there are several.
@@ -303,7 +313,7 @@ func (r *proxmoxTemplateResource) change(ctx context.Context, plan *proxmoxTempl
 			template, err = client.UpdateTemplate(ctx, template, spec)
 		}
 		if err == nil && !plan.KeepImage.ValueBool() {
-			err = client.DropImage(ctx, template)
+			err = client.DropImage(ctx, template, warning(diags, reporter(nil)))
 		}
 		if err != nil {
 			return onNode(err, node, len(nodes))
@@ -381,7 +391,7 @@ func (r *proxmoxTemplateResource) destroy(ctx context.Context, client *proxmox.C
 		} else if state.Phase.ValueString() != phaseReady {
 			var spec proxmox.TemplateSpec
 			if spec, err = state.spec(ctx, node); err == nil {
-				err = client.DiscardTemplate(ctx, spec, state.Instance.ValueString(), reporter(nil))
+				err = client.DiscardTemplate(ctx, spec, state.Instance.ValueString(), warning(diags, reporter(nil)))
 			}
 		}
 		if err != nil && !kube.IsAbsent(err) {
@@ -425,7 +435,7 @@ func (r *proxmoxTemplateResource) destroyOn(ctx context.Context, client *proxmox
 			return err
 		}
 	}
-	if err := client.DeleteTemplate(ctx, template, reporter(nil)); err != nil || keep == 0 {
+	if err := client.DeleteTemplate(ctx, template, warning(diags, reporter(nil))); err != nil || keep == 0 {
 		return err
 	}
 	left, err := client.PruneTemplates(ctx, template.Node, family, 0, reporter(nil))

@@ -451,7 +451,7 @@ func (r *serviceAccountResource) destroy(ctx context.Context, client *proxmox.Cl
 			verb: "delete", thing: state.title(),
 			cause:  errors.New("the user's comment bears the mark of another resource, or none"),
 			exists: "user and token; they are left alone",
-			next:   "where nothing uses them, remove them: pveum user delete " + state.UserID.ValueString(),
+			next:   "where nothing uses them, remove them: pveum user delete " + proxmox.ShellWord(state.UserID.ValueString()),
 		}.warn(diags)
 		return nil
 	}

@@ -52,9 +52,26 @@ func accountAction(kind plancheck.ResourceActionType, more ...plancheck.PlanChec
 	return resource.ConfigPlanChecks{PreApply: append(more, plancheck.ExpectResourceAction(accountAddress, kind))}
 }
 
+// On the oldest release that is supported, with a login by password that checks a
+// fingerprint; on the last one before the privileges were renamed; and on the one
+// that can renew a token's secret in place.
 func TestServiceAccountThroughItsLife(t *testing.T) {
 	cliPath(t)
-	lab := newProxmoxLab(t)
+	for _, release := range []string{"8.1", "8.4", "9.2"} {
+		t.Run(release, func(t *testing.T) {
+			lab := newProxmoxLab(t, func(o *pvesim.Options) { o.Release = release })
+			provider := lab.provider()
+			if release == "8.1" {
+				provider = lab.block(`username = "root@pam"`, `password = "`+pvesim.RootPassword+`"`, `fingerprint_sha256 = "`+lab.fingerprint()+`"`)
+			}
+			accountLife(t, lab, provider, release == "9.2")
+		})
+	}
+}
+
+// accountLife takes an account through all that can happen to it. renewable says
+// that the release can renew a token's secret in place.
+func accountLife(t *testing.T, lab *proxmoxLab, provider string, renewable bool) {
 	for _, pool := range []string{"capi", "templates"} {
 		lab.raw(http.MethodPost, "/pools", map[string]any{"poolid": pool})
 	}
@@ -75,125 +92,154 @@ func TestServiceAccountThroughItsLife(t *testing.T) {
 	remade := func(checks ...statecheck.StateCheck) []statecheck.StateCheck {
 		return append(checks, newSecret.AddStateValue(accountAddress, secret), newVersion.AddStateValue(accountAddress, version))
 	}
+	steps := []resource.TestStep{
+		{ // made, and the credentials work
+			Config: provider + account(`comment = "for tests"`),
+			ConfigStateChecks: remade(
+				statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("token"), knownvalue.StringExact("capi@pve!capi-token")),
+				statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("url"), knownvalue.StringExact(lab.sim.URL())),
+				statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("insecure"), knownvalue.Bool(false)),
+				statecheck.ExpectSensitiveValue(accountAddress, tfjsonpath.New("credentials")),
+				sameSecret.AddStateValue(accountAddress, secret),
+			),
+			Check: lab.works,
+		},
+		{ // changed in place: the secret stays
+			Config:            provider + account(`permissions = "article"`, `privilege_separation = false`, `expires_at = "2099-01-01T01:00:00+01:00"`),
+			ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
+			ConfigStateChecks: inPlace(statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("expires_at"), knownvalue.StringExact("2099-01-01T01:00:00+01:00"))),
+			Check:             lab.works,
+		},
+		{
+			Config:            provider + account(`permissions = "custom"`, customGrants),
+			ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
+			ConfigStateChecks: inPlace(),
+			Check:             lab.works,
+		},
+		{ // an import of custom permissions plans nothing
+			ResourceName: accountAddress, ImportState: true, ImportStateId: "capi@pve!capi-token", ImportStateVerify: true,
+			ImportStateVerifyIgnore: []string{"credentials.secret", "credentials_version"},
+		},
+		{
+			ResourceName: accountAddress, ImportState: true, ImportStateKind: resource.ImportBlockWithID, ImportStateId: "capi@pve!capi-token",
+			Config: provider + account(`permissions = "custom"`, customGrants),
+		},
+		{
+			Config:            provider + account(confineTo),
+			ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
+			ConfigStateChecks: inPlace(),
+		},
+		{
+			ResourceName: accountAddress, ImportState: true, ImportStateId: "capi@pve!capi-token", ImportStateVerify: true,
+			ImportStateVerifyIgnore: []string{"credentials.secret", "credentials_version"},
+		},
+		{
+			Config:            provider + account(`rotate_when_changed = { quarter = "1" }`),
+			ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
+			ConfigStateChecks: inPlace(statecheck.ExpectKnownValue(accountAddress, retiring, knownvalue.ListSizeExact(0))),
+		},
+		{ // damaged by others and repaired: the secret stays
+			PreConfig: func() {
+				lab.raw(http.MethodPut, "/access/users/capi@pve", map[string]any{"enable": 0})
+				lab.raw(http.MethodPut, "/access/roles/CAPI-capi-pve", map[string]any{"privs": "VM.Audit,VM.Migrate"})
+				lab.raw(http.MethodPut, "/access/acl", map[string]any{"path": "/", "roles": "CAPI-capi-pve", "tokens": "capi@pve!capi-token", "delete": 1})
+			},
+			Config:            provider + account(`rotate_when_changed = { quarter = "1" }`),
+			ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
+			ConfigStateChecks: inPlace(),
+			Check:             remember,
+		},
+		{ // rotated: the new token stands beside the old one
+			Config: provider + account(`rotate_when_changed = { quarter = "2" }`),
+			ConfigPlanChecks: accountAction(plancheck.ResourceActionUpdate,
+				plancheck.ExpectUnknownValue(accountAddress, tfjsonpath.New("credentials")), plancheck.ExpectUnknownValue(accountAddress, version)),
+			ConfigStateChecks: remade(
+				statecheck.ExpectKnownValue(accountAddress, tokenID, knownvalue.StringExact("capi@pve!capi-token.2")),
+				statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("token"), knownvalue.StringExact("capi@pve!capi-token.2")),
+				statecheck.ExpectKnownValue(accountAddress, retiring, knownvalue.ListSizeExact(1)),
+			),
+			Check: func(s *terraform.State) error { return errors.Join(lab.works(s), lab.accepts(before)) },
+		},
+		{ // the id of the first token still names the account for an import
+			ResourceName: accountAddress, ImportState: true, ImportStateId: "capi@pve!capi-token", ImportStateVerify: true,
+			ImportStateVerifyIgnore: []string{"credentials.secret", "credentials_version", "rotate_when_changed"},
+		},
+		{ // the overlap is over: the next refresh removes the old token, and plans nothing
+			PreConfig: func() {
+				lab.raw(http.MethodPut, "/access/users/capi@pve/token/capi-token", map[string]any{"expire": 1})
+			},
+			Config:            provider + account(`rotate_when_changed = { quarter = "2" }`),
+			ConfigPlanChecks:  accountAction(plancheck.ResourceActionNoop),
+			ConfigStateChecks: []statecheck.StateCheck{statecheck.ExpectKnownValue(accountAddress, tokenID, knownvalue.StringExact("capi@pve!capi-token.2"))},
+			Check: func(*terraform.State) error {
+				if tokens := lab.sim.Summary().Tokens; !slices.Equal(tokens, []string{"capi@pve!capi-token.2", "root@pam!terraform"}) {
+					return fmt.Errorf("the tokens are %v", tokens)
+				}
+				return nil
+			},
+		},
+		{ // another name is a rotation as well; without overlap the old token goes at once
+			Config:            provider + strings.Replace(account(`rotation_overlap = "0s"`), "capi-token", "main", 1),
+			ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate, plancheck.ExpectKnownValue(accountAddress, tfjsonpath.New("id"), knownvalue.StringExact("capi@pve!main"))),
+			ConfigStateChecks: remade(statecheck.ExpectKnownValue(accountAddress, tokenID, knownvalue.StringExact("capi@pve!main"))),
+			Check:             lab.works,
+		},
+		{ // the token is gone: a new one, in place, with a new version
+			PreConfig: func() { lab.raw(http.MethodDelete, "/access/users/capi@pve/token/main", nil) },
+			Config:    provider + strings.Replace(account(), "capi-token", "main", 1),
+			ConfigPlanChecks: accountAction(plancheck.ResourceActionUpdate,
+				plancheck.ExpectUnknownValue(accountAddress, tfjsonpath.New("credentials")), plancheck.ExpectUnknownValue(accountAddress, version)),
+			ConfigStateChecks: remade(),
+			Check:             lab.works,
+		},
+	}
+	main := provider + strings.Replace(account(), "capi-token", "main", 1)
+	if renewable {
+		steps = append(steps, resource.TestStep{ // the token was made anew by others: its secret in state is refused
+			PreConfig:         func() { lab.raw(http.MethodPut, "/access/users/capi@pve/token/main", map[string]any{"regenerate": 1}) },
+			Config:            main,
+			ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
+			ConfigStateChecks: remade(),
+			Check:             lab.works,
+		})
+	} else {
+		steps = append(steps,
+			resource.TestStep{ // and here it is another token of the same name, which is somebody else's
+				PreConfig: func() {
+					lab.raw(http.MethodDelete, "/access/users/capi@pve/token/main", nil)
+					if _, err := lab.sim.CreateToken("capi@pve", "main", true); err != nil {
+						t.Error(err)
+					}
+				},
+				Config:      main,
+				ExpectError: words("capi@pve!main is there already, and Proxmox VE never tells its secret again"),
+			},
+			resource.TestStep{ // out of the way, it is made again
+				PreConfig:         func() { lab.raw(http.MethodDelete, "/access/users/capi@pve/token/main", nil) },
+				Config:            main,
+				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
+				ConfigStateChecks: remade(),
+				Check:             lab.works,
+			})
+	}
+	steps = append(steps,
+		resource.TestStep{ // the user is gone: made again as a whole
+			PreConfig:         func() { lab.raw(http.MethodDelete, "/access/users/capi@pve", nil) },
+			Config:            provider + account(),
+			ConfigPlanChecks:  accountAction(plancheck.ResourceActionCreate),
+			ConfigStateChecks: remade(),
+			Check:             lab.works,
+		},
+		resource.TestStep{ // another user is another account
+			Config:           provider + strings.ReplaceAll(account(), "capi@pve", "other@pve"),
+			ConfigPlanChecks: accountAction(plancheck.ResourceActionReplace),
+			Check:            func(*terraform.State) error { return lab.users("other@pve") },
+		},
+	)
 	resource.UnitTest(t, resource.TestCase{
 		ProtoV6ProviderFactories: testProviders(),
 		CheckDestroy:             func(*terraform.State) error { return lab.empty() },
-		Steps: []resource.TestStep{
-			{ // made, and the credentials work
-				Config: lab.provider() + account(`comment = "for tests"`),
-				ConfigStateChecks: remade(
-					statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("token"), knownvalue.StringExact("capi@pve!capi-token")),
-					statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("url"), knownvalue.StringExact(lab.sim.URL())),
-					statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("insecure"), knownvalue.Bool(false)),
-					statecheck.ExpectSensitiveValue(accountAddress, tfjsonpath.New("credentials")),
-					sameSecret.AddStateValue(accountAddress, secret),
-				),
-				Check: lab.works,
-			},
-			{ // changed in place: the secret stays
-				Config:            lab.provider() + account(`permissions = "article"`, `privilege_separation = false`, `expires_at = "2099-01-01T01:00:00+01:00"`),
-				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
-				ConfigStateChecks: inPlace(statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("expires_at"), knownvalue.StringExact("2099-01-01T01:00:00+01:00"))),
-				Check:             lab.works,
-			},
-			{
-				Config:            lab.provider() + account(`permissions = "custom"`, customGrants),
-				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
-				ConfigStateChecks: inPlace(),
-				Check:             lab.works,
-			},
-			{ // an import of custom permissions plans nothing
-				ResourceName: accountAddress, ImportState: true, ImportStateId: "capi@pve!capi-token", ImportStateVerify: true,
-				ImportStateVerifyIgnore: []string{"credentials.secret", "credentials_version"},
-			},
-			{
-				Config:            lab.provider() + account(confineTo),
-				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
-				ConfigStateChecks: inPlace(),
-			},
-			{
-				ResourceName: accountAddress, ImportState: true, ImportStateId: "capi@pve!capi-token", ImportStateVerify: true,
-				ImportStateVerifyIgnore: []string{"credentials.secret", "credentials_version"},
-			},
-			{
-				Config:            lab.provider() + account(`rotate_when_changed = { quarter = "1" }`),
-				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
-				ConfigStateChecks: inPlace(statecheck.ExpectKnownValue(accountAddress, retiring, knownvalue.ListSizeExact(0))),
-			},
-			{ // damaged by others and repaired: the secret stays
-				PreConfig: func() {
-					lab.raw(http.MethodPut, "/access/users/capi@pve", map[string]any{"enable": 0})
-					lab.raw(http.MethodPut, "/access/roles/CAPI-capi-pve", map[string]any{"privs": "VM.Audit,VM.Migrate"})
-					lab.raw(http.MethodPut, "/access/acl", map[string]any{"path": "/", "roles": "CAPI-capi-pve", "tokens": "capi@pve!capi-token", "delete": 1})
-				},
-				Config:            lab.provider() + account(`rotate_when_changed = { quarter = "1" }`),
-				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
-				ConfigStateChecks: inPlace(),
-				Check:             remember,
-			},
-			{ // rotated: the new token stands beside the old one
-				Config: lab.provider() + account(`rotate_when_changed = { quarter = "2" }`),
-				ConfigPlanChecks: accountAction(plancheck.ResourceActionUpdate,
-					plancheck.ExpectUnknownValue(accountAddress, tfjsonpath.New("credentials")), plancheck.ExpectUnknownValue(accountAddress, version)),
-				ConfigStateChecks: remade(
-					statecheck.ExpectKnownValue(accountAddress, tokenID, knownvalue.StringExact("capi@pve!capi-token.2")),
-					statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("token"), knownvalue.StringExact("capi@pve!capi-token.2")),
-					statecheck.ExpectKnownValue(accountAddress, retiring, knownvalue.ListSizeExact(1)),
-				),
-				Check: func(s *terraform.State) error { return errors.Join(lab.works(s), lab.accepts(before)) },
-			},
-			{ // the id of the first token still names the account for an import
-				ResourceName: accountAddress, ImportState: true, ImportStateId: "capi@pve!capi-token", ImportStateVerify: true,
-				ImportStateVerifyIgnore: []string{"credentials.secret", "credentials_version", "rotate_when_changed"},
-			},
-			{ // the overlap is over: the next refresh removes the old token, and plans nothing
-				PreConfig: func() {
-					lab.raw(http.MethodPut, "/access/users/capi@pve/token/capi-token", map[string]any{"expire": 1})
-				},
-				Config:            lab.provider() + account(`rotate_when_changed = { quarter = "2" }`),
-				ConfigPlanChecks:  accountAction(plancheck.ResourceActionNoop),
-				ConfigStateChecks: []statecheck.StateCheck{statecheck.ExpectKnownValue(accountAddress, tokenID, knownvalue.StringExact("capi@pve!capi-token.2"))},
-				Check: func(*terraform.State) error {
-					if tokens := lab.sim.Summary().Tokens; !slices.Equal(tokens, []string{"capi@pve!capi-token.2", "root@pam!terraform"}) {
-						return fmt.Errorf("the tokens are %v", tokens)
-					}
-					return nil
-				},
-			},
-			{ // another name is a rotation as well; without overlap the old token goes at once
-				Config:            lab.provider() + strings.Replace(account(`rotation_overlap = "0s"`), "capi-token", "main", 1),
-				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate, plancheck.ExpectKnownValue(accountAddress, tfjsonpath.New("id"), knownvalue.StringExact("capi@pve!main"))),
-				ConfigStateChecks: remade(statecheck.ExpectKnownValue(accountAddress, tokenID, knownvalue.StringExact("capi@pve!main"))),
-				Check:             lab.works,
-			},
-			{ // the token is gone: a new one, in place, with a new version
-				PreConfig: func() { lab.raw(http.MethodDelete, "/access/users/capi@pve/token/main", nil) },
-				Config:    lab.provider() + strings.Replace(account(), "capi-token", "main", 1),
-				ConfigPlanChecks: accountAction(plancheck.ResourceActionUpdate,
-					plancheck.ExpectUnknownValue(accountAddress, tfjsonpath.New("credentials")), plancheck.ExpectUnknownValue(accountAddress, version)),
-				ConfigStateChecks: remade(),
-				Check:             lab.works,
-			},
-			{ // the token was made anew by others: its secret in state is refused
-				PreConfig:         func() { lab.raw(http.MethodPut, "/access/users/capi@pve/token/main", map[string]any{"regenerate": 1}) },
-				Config:            lab.provider() + strings.Replace(account(), "capi-token", "main", 1),
-				ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
-				ConfigStateChecks: remade(),
-				Check:             lab.works,
-			},
-			{ // the user is gone: made again as a whole
-				PreConfig:         func() { lab.raw(http.MethodDelete, "/access/users/capi@pve", nil) },
-				Config:            lab.provider() + account(),
-				ConfigPlanChecks:  accountAction(plancheck.ResourceActionCreate),
-				ConfigStateChecks: remade(),
-				Check:             lab.works,
-			},
-			{ // another user is another account
-				Config:           lab.provider() + strings.ReplaceAll(account(), "capi@pve", "other@pve"),
-				ConfigPlanChecks: accountAction(plancheck.ResourceActionReplace),
-				Check:            func(*terraform.State) error { return lab.users("other@pve") },
-			},
-		},
+		Steps:                    steps,
 	})
 }
 
@@ -232,97 +278,6 @@ func (lab *proxmoxLab) users(want ...string) error {
 		return fmt.Errorf("the users are %v, want %v", users, want)
 	}
 	return nil
-}
-
-// The oldest release that is supported and the last one before the privileges
-// were renamed, with a login by password and one that checks a fingerprint.
-func TestServiceAccountOnOlderReleases(t *testing.T) {
-	cliPath(t)
-	for _, release := range []string{"8.1", "8.4"} {
-		t.Run(release, func(t *testing.T) {
-			lab := newProxmoxLab(t, func(o *pvesim.Options) { o.Release = release })
-			for _, pool := range []string{"capi", "templates"} {
-				lab.raw(http.MethodPost, "/pools", map[string]any{"poolid": pool})
-			}
-			secret := tfjsonpath.New("credentials").AtMapKey("secret")
-			sameSecret := statecheck.CompareValue(compare.ValuesSame())
-			newSecret := statecheck.CompareValue(compare.ValuesDiffer())
-			pinned := lab.block(`username = "root@pam"`, `password = "`+pvesim.RootPassword+`"`, `fingerprint_sha256 = "`+lab.fingerprint()+`"`)
-			resource.UnitTest(t, resource.TestCase{
-				ProtoV6ProviderFactories: testProviders(),
-				CheckDestroy:             func(*terraform.State) error { return lab.empty() },
-				Steps: []resource.TestStep{
-					{
-						Config:            pinned + account(confineTo),
-						ConfigStateChecks: []statecheck.StateCheck{sameSecret.AddStateValue(accountAddress, secret), newSecret.AddStateValue(accountAddress, secret)},
-						Check:             lab.works,
-					},
-					{
-						Config:            pinned + account(`comment = "other"`, `expires_at = "2099-01-01T00:00:00Z"`),
-						ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
-						ConfigStateChecks: []statecheck.StateCheck{sameSecret.AddStateValue(accountAddress, secret)},
-						Check:             lab.works,
-					},
-					{
-						PreConfig: func() {
-							lab.raw(http.MethodPut, "/access/users/capi@pve/token/capi-token", map[string]any{"expire": 0, "comment": "", "privsep": 0})
-							lab.raw(http.MethodDelete, "/access/roles/CAPI-capi-pve", nil)
-						},
-						Config:            pinned + account(`expires_at = "2099-01-01T00:00:00Z"`, `rotate_when_changed = { n = "1" }`),
-						ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
-						ConfigStateChecks: []statecheck.StateCheck{sameSecret.AddStateValue(accountAddress, secret)},
-						Check:             lab.works,
-					},
-					{
-						Config:            pinned + account(`rotate_when_changed = { n = "2" }`),
-						ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
-						ConfigStateChecks: []statecheck.StateCheck{newSecret.AddStateValue(accountAddress, secret)},
-						Check:             lab.works,
-					},
-					{ // a secret that is refused: there is no way to renew it in place
-						PreConfig: func() {
-							lab.raw(http.MethodDelete, "/access/users/capi@pve/token/capi-token.2", nil)
-							if _, err := lab.sim.CreateToken("capi@pve", "capi-token.2", true); err != nil {
-								t.Error(err)
-							}
-						},
-						Config:      pinned + account(`rotate_when_changed = { n = "2" }`),
-						ExpectError: words("capi@pve!capi-token.2 is there already, and Proxmox VE never tells its secret again"),
-					},
-					{ // somebody else's by now; out of the way, it is made again
-						PreConfig:        func() { lab.raw(http.MethodDelete, "/access/users/capi@pve/token/capi-token.2", nil) },
-						Config:           pinned + account(`rotate_when_changed = { n = "2" }`),
-						ConfigPlanChecks: accountAction(plancheck.ResourceActionUpdate),
-						Check:            lab.works,
-					},
-					{
-						ResourceName: accountAddress, ImportState: true, ImportStateId: "capi@pve!capi-token", ImportStateVerify: true,
-						ImportStateVerifyIgnore: []string{"credentials.secret", "credentials_version", "rotate_when_changed"},
-					},
-					{
-						Config:           pinned + strings.ReplaceAll(account(), "capi@pve", "other@pve"),
-						ConfigPlanChecks: accountAction(plancheck.ResourceActionReplace),
-						Check:            func(*terraform.State) error { return lab.users("other@pve") },
-					},
-				},
-			})
-		})
-	}
-}
-
-func TestServiceAccountImportPlansNothing(t *testing.T) {
-	cliPath(t)
-	lab := newProxmoxLab(t)
-	resource.UnitTest(t, resource.TestCase{
-		ProtoV6ProviderFactories: testProviders(),
-		Steps: []resource.TestStep{
-			{Config: lab.provider() + account(`permissions = "article"`)},
-			{
-				ResourceName: accountAddress, ImportState: true, ImportStateKind: resource.ImportBlockWithID, ImportStateId: "capi@pve!capi-token",
-				Config: lab.provider() + account(`permissions = "article"`),
-			},
-		},
-	})
 }
 
 func TestServiceAccountAdoptsNothing(t *testing.T) {

@@ -323,7 +323,7 @@ func (c *Client) ensureUser(ctx context.Context, spec AccountSpec, instance stri
 		}
 	case !marked:
 		return false, fmt.Errorf("user %s is there already and was not made by this provider. Choose another user_id, import the account (%s), "+
-			"or delete the user where nothing uses it: pveum user delete %s", spec.UserID, spec.TokenID(), spec.UserID)
+			"or delete the user where nothing uses it: pveum user delete %s", spec.UserID, spec.TokenID(), ShellWord(spec.UserID))
 	case have.State == stateKept:
 		return false, fmt.Errorf("user %s belongs to another resource of this provider. Choose another user_id, or import the account (%s) here and remove it there",
 			spec.UserID, spec.TokenID())
@@ -386,9 +386,10 @@ func (c *Client) KeepAccount(ctx context.Context, a Account) error {
 	return nil
 }
 
-// DeleteAccount deletes tokens, user (with the ACL of all) and roles. A user
+// DeleteAccount deletes tokens, roles and user (with the ACL of all). A user
 // that has tokens of others is kept with its permissions, which these may need;
-// kept answers their names then.
+// kept answers their names then. The user goes last: it bears the mark by which a
+// run that is repeated finds the rest.
 func (c *Client) DeleteAccount(ctx context.Context, a Account, reporter progress.Reporter) (kept []string, err error) {
 	names := []string{a.current()}
 	for _, t := range a.Retiring {
@@ -403,10 +404,6 @@ func (c *Client) DeleteAccount(ctx context.Context, a Account, reporter progress
 	if len(a.strangers) > 0 {
 		return a.strangers, nil
 	}
-	reporter.Report(ctx, "delete", "deleting user "+a.UserID)
-	if err := c.remove(ctx, userPath(a.UserID), nil, nil); err != nil && !missing(err) {
-		return nil, fmt.Errorf("deleting user %s: %w", a.UserID, err)
-	}
 	roles, err := c.roles(ctx)
 	if err != nil {
 		return nil, err
@@ -417,6 +414,10 @@ func (c *Client) DeleteAccount(ctx context.Context, a Account, reporter progress
 				return nil, err
 			}
 		}
+	}
+	reporter.Report(ctx, "delete", "deleting user "+a.UserID)
+	if err := c.remove(ctx, userPath(a.UserID), nil, nil); err != nil && !missing(err) {
+		return nil, fmt.Errorf("deleting user %s: %w", a.UserID, err)
 	}
 	return nil, nil
 }

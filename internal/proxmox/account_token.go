@@ -114,7 +114,7 @@ func (c *Client) ensureToken(ctx context.Context, spec AccountSpec, holder Holde
 func (c *Client) orphan(spec AccountSpec) error {
 	return fmt.Errorf("token %s is there already, and Proxmox VE never tells its secret again. Where nothing uses it, delete it "+
 		"(pveum user token delete %s %s) and apply again. Where something does, import the account (%s), whose secret is null then, and rotate it "+
-		"for a new one; or choose another token_name", spec.TokenID(), spec.UserID, spec.current(), spec.TokenID())
+		"for a new one; or choose another token_name", spec.TokenID(), ShellWord(spec.UserID), spec.current(), spec.TokenID())
 }
 
 // freeTokenName answers the first name for a rotated token that is not taken:

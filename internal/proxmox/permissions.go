@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -184,6 +185,22 @@ func grantCommands(identity, path string, privileges []string) []string {
 	list := strings.Join(privileges, " ")
 	return []string{
 		fmt.Sprintf("pveum role add %s --privs '%s' || pveum role modify %s --append 1 --privs '%s'", role, list, role, list),
-		fmt.Sprintf("pveum acl modify %s --%s '%s' --roles %s", path, kind, identity, role),
+		fmt.Sprintf("pveum acl modify %s --%s %s --roles %s", path, kind, shellQuoted(identity), role),
 	}
+}
+
+// shellQuoted answers a text as one word of a shell's command: a user's name may
+// hold anything.
+func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// plainWord matches what needs no quotes.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9@._-]+$`)
+
+// ShellWord answers a text as one word of a command for a node's shell, in quotes
+// where it needs them.
+func ShellWord(text string) string {
+	if plainWord.MatchString(text) {
+		return text
+	}
+	return shellQuoted(text)
 }

@@ -5,12 +5,13 @@ package proxmox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	pve "github.com/luthermonson/go-proxmox"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 )
@@ -36,9 +37,14 @@ func (b *build) report(ctx context.Context, phase, format string, args ...any) {
 	b.reporter.Report(ctx, phase, fmt.Sprintf(format, args...))
 }
 
-// PhaseLeftover is the phase under which a run tells of unfinished templates of
-// other configurations, which it leaves alone.
-const PhaseLeftover = "leftover"
+// Phases under which a run tells of what it leaves alone and people may want to
+// remove.
+const (
+	// PhaseLeftover: unfinished templates of other configurations.
+	PhaseLeftover = "leftover"
+	// PhaseImageStays: image files that whoever works may not delete.
+	PhaseImageStays = "image-stays"
+)
 
 // EnsureTemplate makes the template, or finishes one that an earlier run began:
 // each step looks first at what is there. instance is the caller's UUID that
@@ -294,6 +300,9 @@ func (b *build) make(ctx context.Context) (Template, error) {
 			return t, nil
 		}
 		if !saying(err, "already exists") {
+			if b.imageTaken(ctx, volume, err) && b.bringImage(ctx) == nil {
+				continue
+			}
 			return Template{}, fmt.Errorf("creating VM %d on node %s: %w", id, b.spec.Node, err)
 		}
 		if b.spec.VMID != 0 && b.spec.LastVMID == 0 {
@@ -304,6 +313,21 @@ func (b *build) make(ctx context.Context) (Template, error) {
 		}
 	}
 	return Template{}, fmt.Errorf("no free VM id in %d tries: others take them at this moment; give vm_id one that is set aside", maxIDs)
+}
+
+// imageTaken says whether a VM could not be made because its image file has gone:
+// a run for the same template from another state has made its VM of the very file
+// and cleaned up after itself.
+func (b *build) imageTaken(ctx context.Context, volume string, failed error) bool {
+	if !pve.IsTaskFailed(failed) && !missing(failed) {
+		return false
+	}
+	_, there, err := b.c.imageSize(ctx, b.spec.Node, volume)
+	if err != nil || there {
+		return false
+	}
+	b.report(ctx, "image", "the image file %s was removed by others before the VM was made of it; bringing it again", volume)
+	return true
 }
 
 // importSource is what the disk is imported from: the volume id, or the path of
@@ -387,7 +411,8 @@ func (b *build) preflight(ctx context.Context, id int) error {
 	}
 	lacking, err := b.c.lacks(ctx, importing, "Datastore.Allocate")
 	if b.keep = len(lacking) > 0; b.keep {
-		b.report(ctx, "image", "the image file will stay in storage %s: %s may not delete it there (Datastore.Allocate)", b.transfer.storage.Name, b.c.Identity())
+		b.report(ctx, PhaseImageStays, "the image file %s will stay: %s may not delete it there (Datastore.Allocate on %s). "+
+			"Where no other template is made of it, remove it: pvesm free %s", b.transfer.volume(b.spec), b.c.Identity(), importing, b.transfer.volume(b.spec))
 	}
 	return err
 }
@@ -425,7 +450,7 @@ func (b *build) finish(ctx context.Context, t Template) (Template, error) {
 	}
 	if !b.spec.KeepImage && !b.keep && t.mark.Image != "" {
 		b.report(ctx, "clean-up", "deleting the image file %s", t.mark.Image)
-		if err := b.c.removeVolume(ctx, b.spec.Node, t.mark.Image); err != nil && !errors.Is(err, ErrDenied) {
+		if err := b.c.dropVolume(ctx, b.spec.Node, t.mark.Image, b.reporter); err != nil {
 			return t, err
 		}
 	}

@@ -120,6 +120,10 @@ func (c *Client) DeleteTemplate(ctx context.Context, t Template, reporter progre
 	if len(clones) > 0 {
 		return fmt.Errorf("%s is %w: %s; delete these VMs, or move them to full clones (qm move-disk), first", where, ErrInUse, strings.Join(clones, ", "))
 	}
+	// The image file goes first: only the template's notes tell of it.
+	if err := c.DropImage(ctx, t, reporter); err != nil {
+		return err
+	}
 	reporter.Report(ctx, "delete", "deleting "+where)
 	var upid string
 	err = c.remove(ctx, vmPath(t.Node, t.VMID, ""), params{"purge": 1}, &upid)
@@ -128,7 +132,7 @@ func (c *Client) DeleteTemplate(ctx context.Context, t Template, reporter progre
 	}
 	switch {
 	case err == nil || missing(err):
-		return c.DropImage(ctx, t)
+		return nil
 	case saying(err, "still in use by linked clone"):
 		return fmt.Errorf("%s is %w; delete these VMs, or move them to full clones (qm move-disk), first: %w", where, ErrInUse, err)
 	}
@@ -136,15 +140,23 @@ func (c *Client) DeleteTemplate(ctx context.Context, t Template, reporter progre
 }
 
 // DropImage deletes the image file that the template was made of, where it was
-// kept. An account that may not is no reason to fail.
-func (c *Client) DropImage(ctx context.Context, t Template) error {
+// kept. An account that may not is no reason to fail: it is told under
+// [PhaseImageStays].
+func (c *Client) DropImage(ctx context.Context, t Template, reporter progress.Reporter) error {
 	if t.mark.Image == "" {
 		return nil
 	}
-	if err := c.removeVolume(ctx, t.Node, t.mark.Image); err != nil && !errors.Is(err, ErrDenied) {
-		return err
+	return c.dropVolume(ctx, t.Node, t.mark.Image, reporter)
+}
+
+// dropVolume deletes an image file, as far as whoever works may.
+func (c *Client) dropVolume(ctx context.Context, node, volume string, reporter progress.Reporter) error {
+	err := c.removeVolume(ctx, node, volume)
+	if errors.Is(err, ErrDenied) {
+		reporter.Report(ctx, PhaseImageStays, fmt.Sprintf("the image file %s on node %s stays: %v; where no other template is made of it, remove it: pvesm free %s", volume, node, err, volume))
+		return nil
 	}
-	return nil
+	return err
 }
 
 // linkedClones names the VMs whose disks lie on the template's base volumes, as
@@ -197,12 +209,12 @@ func (c *Client) DiscardTemplate(ctx context.Context, spec TemplateSpec, instanc
 			return err
 		}
 	}
-	return c.discardImages(ctx, spec)
+	return c.discardImages(ctx, spec, reporter)
 }
 
 // discardImages removes a template's image file from wherever on its node it may
 // have been brought to. Its name is like no other.
-func (c *Client) discardImages(ctx context.Context, spec TemplateSpec) error {
+func (c *Client) discardImages(ctx context.Context, spec TemplateSpec, reporter progress.Reporter) error {
 	list, err := c.storages(ctx, spec.Node)
 	if err != nil {
 		return err
@@ -213,7 +225,7 @@ func (c *Client) discardImages(ctx context.Context, spec TemplateSpec) error {
 			if !storage.holds(t.content()) || !storage.usable() || !storage.files() {
 				continue
 			}
-			if err := c.removeVolume(ctx, spec.Node, t.volume(spec)); err != nil {
+			if err := c.dropVolume(ctx, spec.Node, t.volume(spec), reporter); err != nil {
 				return err
 			}
 		}

@@ -12,8 +12,12 @@ import (
 
 var (
 	// userPattern and tokenPattern are those of Proxmox VE (pve-access-control,
-	// Auth/Plugin.pm).
-	userPattern  = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9._-]+$`)
+	// Auth/Plugin.pm), but for a few characters that Proxmox VE takes in a name and
+	// fails at later. It takes lists of users apart at commas and semicolons: a
+	// permission for "a,root@pam" would be one for root@pam. And the ids of tasks
+	// hold the user's name, which go-proxmox (v0.6.0 to v0.9.0, so that Cluster API's
+	// provider as well) puts into paths as it is: % ? and # end or change these.
+	userPattern  = regexp.MustCompile(`^[^\s:/,;%?#[:cntrl:]]+@[A-Za-z][A-Za-z0-9._-]+$`)
 	tokenPattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]+$`)
 )
 
@@ -23,7 +27,7 @@ const longestUserID = 64
 // CheckUserID refuses what Proxmox VE does not take as a user.
 func CheckUserID(id string) error {
 	if len(id) > longestUserID || !userPattern.MatchString(id) || strings.Contains(id, "!") {
-		return fmt.Errorf("%q is not of the form \"name@realm\", such as \"capi@pve\", of at most %d characters", id, longestUserID)
+		return fmt.Errorf("%q is not of the form \"name@realm\", such as \"capi@pve\", of at most %d characters, without blanks and any of : / , ; %% ? # !", id, longestUserID)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -132,6 +133,10 @@ func TestACAPMOXMachineFromCloneToDeletion(t *testing.T) {
 	if vm, err = node.VirtualMachine(ctx, id); err != nil {
 		t.Fatal(err)
 	}
+	held := make(chan struct{}) // until the deletion has been tried
+	release := sync.OnceFunc(func() { close(held) })
+	t.Cleanup(release)
+	all[0].held = held
 	stop, err := vm.Stop(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -139,6 +144,7 @@ func TestACAPMOXMachineFromCloneToDeletion(t *testing.T) {
 	if _, err := vm.Delete(ctx, nil); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("VM %d is running - destroy failed", id)) {
 		t.Fatalf("deleting a machine that is being stopped: %v", err)
 	}
+	release()
 	waitTask(t, stop)
 	if task, err = vm.Delete(ctx, nil); err != nil {
 		t.Fatal(err)

@@ -271,6 +271,7 @@ type guest struct {
 	killed bool
 	agent  bool
 	done   chan struct{}
+	held   chan struct{} // where it is set, the power goes when it is closed
 }
 
 func (b *guests) Boot(_ context.Context, vm pvesim.VM) (pvesim.Guest, error) {
@@ -301,6 +302,9 @@ func (b *guests) all() []*guest {
 func (g *guest) Shutdown(context.Context) error { g.Kill(); return nil }
 
 func (g *guest) Kill() {
+	if g.held != nil {
+		<-g.held
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.killed = true
