@@ -23,12 +23,18 @@ import (
 // that it writes its process id to.
 const serveVariable = "CAPI_TEST_SERVE_PROVIDER"
 
+// leaseVariable gives such a plugin another lease on what it makes on Proxmox VE.
+const leaseVariable = "CAPI_TEST_LEASE"
+
 func TestMain(m *testing.M) {
 	local.ReexecMain()
 	// The user's own CLI configuration plays no part; OpenTofu's warning of a
 	// missing one would be taken for its version.
 	_ = os.Unsetenv("TF_CLI_CONFIG_FILE")
 	proxmoxPoll, proxmoxLease = 20*time.Millisecond, time.Millisecond
+	if lease, err := time.ParseDuration(os.Getenv(leaseVariable)); err == nil {
+		proxmoxLease = lease
+	}
 	helmLeases = kube.Leases{Duration: 2 * time.Second, Renewal: 500 * time.Millisecond}
 	if file := os.Getenv(serveVariable); file != "" {
 		os.Exit(servePlugin(file))

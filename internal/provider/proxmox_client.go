@@ -6,6 +6,7 @@ package provider
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/terraform-plugin-framework/diag"
@@ -37,6 +38,39 @@ func refreshFailure(f failure, diags *diag.Diagnostics) {
 	}
 	f.exists = "unknown; the state keeps what was known before"
 	f.warn(diags)
+}
+
+// lookAheadClient answers the client for what a plan asks beforehand, with a
+// context of as much time as it has for that. The client is nil where there is
+// none yet, and where the login takes a one-time password, which is for the apply.
+func lookAheadClient(ctx context.Context, data *providerData) (*proxmox.Client, context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, lookAheadTimeout)
+	if data == nil {
+		return nil, ctx, cancel
+	}
+	connection, err := data.proxmoxConnection(ctx)
+	if err != nil || connection.OTP != "" {
+		return nil, ctx, cancel
+	}
+	client, err := data.proxmoxClient(ctx)
+	if err != nil {
+		return nil, ctx, cancel
+	}
+	return client, ctx, cancel
+}
+
+// foreseen tells what a plan has found out will go wrong, as a warning: something
+// else in the same apply may put it right. What could not be found out is not
+// told.
+func foreseen(ctx context.Context, what string, err error) (diags diag.Diagnostics) {
+	switch {
+	case err == nil:
+	case ctx.Err() != nil || errors.Is(err, proxmox.ErrUnreachable):
+		tflog.Debug(ctx, "how things stand on Proxmox VE is not known", map[string]any{"error": err.Error()})
+	default:
+		diags.AddWarning(strings.TrimSuffix(sentence(what), "."), sentence(err.Error())+"\n\nThe apply will fail unless something in it puts that right first.")
+	}
+	return diags
 }
 
 // keepLater runs keep some time after a Create, on a context of its own.

@@ -45,7 +45,7 @@ provider "capi" {
 // its default, and strangeSettings what others have made of them.
 var (
 	allSettings = []string{
-		`name = "golden"`, `description = "ours"`, `tags = ["talos", "capi"]`, `pool = "templates"`, `cpu_type = "host"`, `cores = 4`, `sockets = 2`, `numa = true`,
+		`name = "golden"`, `description = "ours\n\n- with a list\n"`, `tags = ["talos", "capi"]`, `pool = "templates"`, `cpu_type = "host"`, `cores = 4`, `sockets = 2`, `numa = true`,
 		`memory = 4096`, `balloon = 0`, `os_type = "other"`, `machine = "pc-q35-9.0"`, `scsi_controller = "virtio-scsi-single"`, `vga = "serial0"`, `rng = true`,
 		`agent = false`, `start_on_boot = true`, `network_devices = [{ bridge = "vmbr0", vlan_id = 12, mtu = 1400, queues = 2, rate = 100, firewall = true }, { bridge = "vmbr0", model = "e1000" }]`,
 	}
@@ -115,7 +115,7 @@ func TestTemplateThroughItsLife(t *testing.T) {
 					},
 					{ // imported with an empty plan
 						ResourceName: address, ImportState: true, ImportStateId: "pve1/100", ImportStateVerify: true,
-						ImportStateVerifyIgnore: []string{"image_transfer"}, // the way it came is nowhere noted
+						ImportStateVerifyIgnore: []string{"image_transfer", "description"}, // the way it came is nowhere noted; blanks at the ends of notes count for nothing
 					},
 					{ResourceName: address, ImportState: true, ImportStateKind: resource.ImportBlockWithID, ImportStateId: "pve1/100", Config: all},
 					{ // another version is another template
@@ -315,6 +315,14 @@ func TestTemplatesOfFilesAndAddresses(t *testing.T) {
 				PreConfig: func() { write("two") },
 				Config:    of(fmt.Sprintf("url = %q", served.URL+"/node.raw"), fmt.Sprintf("checksum = \"sha256:${filesha256(%q)}\"", file), `name = "golden"`), ConfigPlanChecks: action(plancheck.ResourceActionUpdate),
 			},
+			{ // a checksum that is another file's, with the file as it is and packed; nothing is left of it
+				Config:      of(fmt.Sprintf("url = %q", served.URL+"/node.raw"), `checksum = "sha256:`+strings.Repeat("ab", 32)+`"`),
+				ExpectError: regexp.MustCompile(`checksum\s+mismatch`),
+			},
+			{
+				Config:      of(fmt.Sprintf("url = %q", served.URL+"/node.raw"), `checksum = "sha256:`+strings.Repeat("cd", 32)+`"`, "upload_image = true"),
+				ExpectError: regexp.MustCompile(`(?s)checksum\s+does\s+not\s+match.*was\s+changed`),
+			},
 			{ // a file that is made in the same apply
 				Config: strings.Replace(of(`file = terraform_data.image.output`, `image_format = "raw"`), "resource", fmt.Sprintf("resource \"terraform_data\" \"image\" {\n  input = %q\n}\nresource", file), 1),
 				Check: func(s *terraform.State) error {
@@ -344,11 +352,19 @@ func TestTemplateFaultsAsUsersSeeThem(t *testing.T) {
 		ProtoV6ProviderFactories: testProviders(),
 		CheckDestroy:             func(*terraform.State) error { return lab.empty() },
 		Steps: []resource.TestStep{
+			step("no answer from Proxmox VE", pvesim.Fault{Cut: pvesim.CutBefore, Times: -1}),
+			step("is not the API of Proxmox VE", pvesim.Fault{Path: "/version", Body: "<html>a proxy's own page</html>", Times: -1}),
+			step("checksum mismatch", pvesim.Fault{Method: "POST", Path: "/nodes/pve1/storage/local/download-url", Task: "checksum mismatch: got 'a' != expect 'b', aborting"}),
+			step("/var/tmp of the node that answers must have room", pvesim.Fault{Method: "POST", Path: "/nodes/pve1/storage/local/download-url", Task: "download failed: wget: unable to connect"},
+				pvesim.Fault{Method: "POST", Path: "/nodes/pve1/storage/local/upload", Task: "import failed: no space left on device"}),
+			step("Parameter verification failed", pvesim.Fault{Method: "POST", Path: "/nodes/pve1/qemu", Status: 400, Message: "Parameter verification failed."}),
+			step("expired or disabled", pvesim.Fault{Method: "POST", Path: "/nodes/pve1/qemu", Status: 401, Message: "Authentication failed!", Times: -1}),
 			step("does not accept the login of root@pam!terraform", pvesim.Fault{Path: "/version", Status: 401, Message: "Authentication failed!", Times: -1}),
 			step("pveum acl modify /storage/local-lvm", pvesim.Fault{Method: "POST", Path: "/nodes/pve1/qemu", Status: 403, Message: "Permission check failed (/storage/local-lvm, Datastore.AllocateSpace)"}),
 			step("cannot reach the node that was asked for", pvesim.Fault{Path: "/nodes/pve1/storage", Status: 595, Message: "No route to host", Times: -1}),
 			step("no quorum", pvesim.Fault{Method: "POST", Path: "/nodes/pve1/qemu", Status: 500, Message: "cluster not ready - no quorum?", Times: -1}),
 			step("can't lock file", pvesim.Fault{Method: "POST", Path: "/nodes/pve1/qemu/*/template", Status: 500, Message: "can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout", Times: -1}),
+			step("if VM is running", pvesim.Fault{Method: "POST", Path: "/nodes/pve1/qemu/*/template", Status: 500, Message: "you can't convert a VM to template if VM is running"}),
 			step("no space left", pvesim.Fault{Method: "POST", Path: "/nodes/pve1/qemu/*/template", Task: "command 'lvrename' failed: no space left"}),
 			// And all that passes, in one apply.
 			step("", pvesim.Fault{Method: "POST", Path: "/nodes/pve1/storage/local/download-url", Cut: pvesim.CutAfter},

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework-timeouts/resource/timeouts"
 	"github.com/hashicorp/terraform-plugin-framework/attr"
 	"github.com/hashicorp/terraform-plugin-framework/diag"
+	"github.com/hashicorp/terraform-plugin-framework/resource/schema/planmodifier"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 	"github.com/hashicorp/terraform-plugin-framework/types/basetypes"
 
@@ -375,7 +376,7 @@ func (m *proxmoxTemplateModel) refresh(ctx context.Context, node string, t proxm
 	diags.Append(more...)
 
 	m.Name = types.StringValue(t.Name)
-	m.Description = refreshed(m.Description, t.Description)
+	m.Description = refreshedText(m.Description, t.Description)
 	own := m.nodeTag(node)
 	tags := slices.DeleteFunc(slices.Clone(t.Tags), func(tag string) bool { return tag == own })
 	if len(tags) > 0 || len(m.Tags.Elements()) > 0 {
@@ -424,6 +425,31 @@ func set(n int) types.Int64 {
 		return types.Int64Null()
 	}
 	return types.Int64Value(int64(n))
+}
+
+// refreshedText is refreshed for texts that Proxmox VE keeps without the blanks at
+// their ends.
+func refreshedText(prior types.String, now string) types.String {
+	if strings.TrimSpace(prior.ValueString()) == strings.TrimSpace(now) {
+		return prior
+	}
+	return types.StringValue(now)
+}
+
+// blanksAside keeps the prior value of a text that differs from it by blanks at the
+// ends alone, such as the line end of a heredoc.
+type blanksAside struct{}
+
+func (blanksAside) Description(context.Context) string {
+	return "Blanks at the ends make no difference."
+}
+
+func (m blanksAside) MarkdownDescription(ctx context.Context) string { return m.Description(ctx) }
+
+func (blanksAside) PlanModifyString(_ context.Context, req planmodifier.StringRequest, resp *planmodifier.StringResponse) {
+	if !req.StateValue.IsNull() && given(req.PlanValue) && strings.TrimSpace(req.StateValue.ValueString()) == strings.TrimSpace(req.PlanValue.ValueString()) {
+		resp.PlanValue = req.StateValue
+	}
 }
 
 // refreshed keeps null where nothing is set on either side.

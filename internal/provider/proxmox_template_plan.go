@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/types/basetypes"
 	"github.com/hashicorp/terraform-plugin-log/tflog"
 
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/proxmox"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/talos"
 )
 
@@ -143,7 +145,7 @@ func (m proxmoxTemplateModel) sourcePath() path.Path {
 // plan shows it, and plans a new template where its content changes.
 func (r *proxmoxTemplateResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRequest, resp *resource.ModifyPlanResponse) {
 	if planDestroy(ctx, req, resp) {
-		resp.Diagnostics.Append(refuseProtected(ctx, req.State)...)
+		resp.Diagnostics.Append(refuseProtected(ctx, req.State, "destroy")...)
 		return
 	}
 	var plan, config proxmoxTemplateModel
@@ -169,13 +171,17 @@ func (r *proxmoxTemplateResource) ModifyPlan(ctx context.Context, req resource.M
 	if replaced {
 		resp.RequiresReplace = append(resp.RequiresReplace, path.Root("image_id"))
 	}
-	if state == nil || replaced || len(resp.RequiresReplace) > 0 {
-		resp.Diagnostics.Append(r.lookAhead(ctx, plan, source)...)
+	if state != nil && len(resp.RequiresReplace) > 0 {
+		resp.Diagnostics.Append(refuseProtected(ctx, req.State, "change what makes a new one")...)
+	}
+	if state == nil || len(resp.RequiresReplace) > 0 {
+		resp.Diagnostics.Append(r.lookAhead(ctx, plan, state, source, req.Config.Raw.IsFullyKnown())...)
 	}
 }
 
-// refuseProtected refuses at plan what Proxmox VE would refuse later.
-func refuseProtected(ctx context.Context, state tfsdk.State) (diags diag.Diagnostics) {
+// refuseProtected refuses at plan what Proxmox VE would refuse later; then is what
+// was to be done.
+func refuseProtected(ctx context.Context, state tfsdk.State, then string) (diags diag.Diagnostics) {
 	var model proxmoxTemplateModel
 	diags.Append(state.Get(ctx, &model)...)
 	if diags.HasError() || !model.Protection.ValueBool() || model.KeepLast.ValueInt64() > 0 {
@@ -183,7 +189,7 @@ func refuseProtected(ctx context.Context, state tfsdk.State) (diags diag.Diagnos
 	}
 	failure{
 		verb: "delete", thing: model.title(), cause: errors.New("it is protected against deletion"),
-		next: "set protection = false and apply, then destroy",
+		next: "set protection = false and apply, then " + then,
 	}.addTo(&diags)
 	return diags
 }
@@ -285,25 +291,28 @@ const lookAheadTimeout = 5 * time.Second
 
 // lookAhead asks the Image Factory and Proxmox VE what only they know, where they
 // answer. A factory that does not is worth a warning; a Proxmox VE that does not
-// is not, since it may be made in the same apply.
-func (r *proxmoxTemplateResource) lookAhead(ctx context.Context, plan proxmoxTemplateModel, source templateSource) (diags diag.Diagnostics) {
-	ctx, cancel := context.WithTimeout(ctx, lookAheadTimeout)
-	defer cancel()
+// is not, since it may be made in the same apply. known says that all of the
+// configuration is.
+func (r *proxmoxTemplateResource) lookAhead(ctx context.Context, plan proxmoxTemplateModel, state *proxmoxTemplateModel, source templateSource, known bool) (diags diag.Diagnostics) {
 	if source.talos != nil {
-		err := factoryAnswers.check(ctx, source.talos)
-		switch {
-		case errors.Is(err, talos.ErrNotServed):
-			diags.AddAttributeError(path.Root("talos"), "Unable to use the Talos image", sentence(err.Error()))
-		case err != nil:
-			diags.AddAttributeWarning(path.Root("talos"), "The Image Factory does not answer",
-				sentence("whether it serves this version with these extensions shows when the template is made: "+err.Error()))
-		}
+		diags.Append(checkFactory(ctx, source.talos)...)
 	}
-	if r.data == nil || plan.NodeName.IsNull() || plan.NodeName.IsUnknown() || plan.Storage.IsUnknown() {
+	client, ctx, cancel := lookAheadClient(ctx, r.data)
+	defer cancel()
+	if client == nil || diags.HasError() {
 		return diags
 	}
-	client, err := r.data.proxmoxClient(ctx)
-	if err != nil {
+	if nodes, _ := plan.nodes(ctx); known {
+		for _, node := range nodes {
+			spec, err := plan.spec(ctx, node)
+			if err == nil {
+				err = client.CheckTemplate(ctx, spec)
+			}
+			diags.Append(foreseen(ctx, "the template cannot be made as things are", onNode(err, node, len(nodes)))...)
+			diags.Append(namesakes(ctx, client, plan.tagsOn(node), state)...)
+		}
+	}
+	if plan.NodeName.IsNull() || plan.NodeName.IsUnknown() || plan.Storage.IsUnknown() {
 		return diags
 	}
 	others, err := client.NodesThatCannotClone(ctx, plan.NodeName.ValueString(), plan.Storage.ValueString())
@@ -315,6 +324,44 @@ func (r *proxmoxTemplateResource) lookAhead(ctx context.Context, plan proxmoxTem
 		diags.AddAttributeWarning(path.Root("storage"), "The template can be cloned on one node only", fmt.Sprintf(
 			"The storage %s is local to its node: no machine can be cloned from this template on %s. Use a shared storage, or make one template per node with node_names.",
 			plan.Storage.ValueString(), listText(others)))
+	}
+	return diags
+}
+
+// namesakes warns of other templates with the same tags.
+func namesakes(ctx context.Context, client *proxmox.Client, tags []string, state *proxmoxTemplateModel) (diags diag.Diagnostics) {
+	if len(tags) == 0 {
+		return nil
+	}
+	var own []int64 // those that this plan replaces
+	if state != nil {
+		for _, p := range state.places() {
+			own = append(own, p.VMID)
+		}
+	}
+	others, err := client.TemplatesTagged(ctx, tags, own)
+	if err != nil {
+		tflog.Debug(ctx, "whether other templates have the same tags is not known", map[string]any{"error": err.Error()})
+	}
+	if len(others) > 0 {
+		diags.AddAttributeWarning(path.Root("tags"), "The tags do not tell the template from others", fmt.Sprintf(
+			"The same tags (%s) has %s. The templateSelector of Cluster API's Proxmox provider wants one match in the whole cluster: give the template a tag of its own, or name it by its id.",
+			strings.Join(tags, ", "), strings.Join(others, ", ")))
+	}
+	return diags
+}
+
+// checkFactory asks an Image Factory whether it serves an image.
+func checkFactory(ctx context.Context, image *talos.DiskImage) (diags diag.Diagnostics) {
+	ctx, cancel := context.WithTimeout(ctx, lookAheadTimeout)
+	defer cancel()
+	err := factoryAnswers.check(ctx, image)
+	switch {
+	case errors.Is(err, talos.ErrNotServed):
+		diags.AddAttributeError(path.Root("talos"), "Unable to use the Talos image", sentence(err.Error()))
+	case err != nil:
+		diags.AddAttributeWarning(path.Root("talos"), "The Image Factory does not answer",
+			sentence("whether it serves this version with these extensions shows when the template is made: "+err.Error()))
 	}
 	return diags
 }

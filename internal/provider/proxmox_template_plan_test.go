@@ -506,6 +506,11 @@ func TestAProtectedTemplateCannotBePlannedAway(t *testing.T) {
 			t.Fatal(diagnosticText(diags, tfprotov6.DiagnosticSeverityError))
 		}
 		state := p.made(planned, "pve1")
+		newer := changed(tt.config, object{"talos": object{"version": "v1.13.6"}})
+		_, replaced, diags := p.plan(newer, state)
+		if text := diagnosticText(diags, tfprotov6.DiagnosticSeverityError); len(replaced) == 0 || tt.refuse != strings.Contains(text, "protection = false and apply, then change what makes a new one") {
+			t.Errorf("the plan of a new version replaces for %v and says %q, want a refusal: %v", replaced, text, tt.refuse)
+		}
 		null := tftypes.NewValue(p.typ, nil)
 		dynamic := func(v tftypes.Value) *tfprotov6.DynamicValue {
 			out, err := tfprotov6.NewDynamicValue(p.typ, v)

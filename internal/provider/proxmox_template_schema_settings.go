@@ -55,7 +55,7 @@ func proxmoxTemplateSettings() map[string]schema.Attribute {
 				"eight digits of its identity.",
 		},
 		"description": schema.StringAttribute{
-			Optional: true, Validators: []validator.String{stringvalidator.LengthBetween(1, 6000)},
+			Optional: true, Validators: []validator.String{stringvalidator.LengthBetween(1, 6000)}, PlanModifiers: []planmodifier.String{blanksAside{}},
 			MarkdownDescription: "Notes of the template. A line with this provider's mark is added below.",
 		},
 		"tags": schema.SetAttribute{

@@ -259,7 +259,7 @@ func (m *serviceAccountModel) setCredentials(ctx context.Context, c credentialsM
 // refresh takes over how an account stands.
 func (m *serviceAccountModel) refresh(ctx context.Context, a proxmox.Account) error {
 	m.ID = types.StringValue(m.UserID.ValueString() + "!" + m.TokenName.ValueString())
-	m.Comment = refreshed(m.Comment, a.Comment)
+	m.Comment = refreshedText(m.Comment, a.Comment)
 	if a.TokenThere {
 		m.PrivilegeSeparation = types.BoolValue(a.PrivilegeSeparation)
 		m.ExpiresAt = refreshedTime(m.ExpiresAt, a.Expire)

@@ -122,6 +122,7 @@ func (r *serviceAccountResource) ModifyPlan(ctx context.Context, req resource.Mo
 		}
 	}
 	if created {
+		resp.Diagnostics.Append(r.lookAhead(ctx, plan, req.Config.Raw.IsFullyKnown())...)
 		return
 	}
 	set := func(name string, value any) {
@@ -141,6 +142,21 @@ func (r *serviceAccountResource) ModifyPlan(ctx context.Context, req resource.Mo
 		set("credentials", types.ObjectUnknown(credentialsTypes))
 		set("credentials_version", types.Int64Unknown())
 	}
+}
+
+// lookAhead asks Proxmox VE, where it answers, whether the account can be made.
+// known says that all of the configuration is.
+func (r *serviceAccountResource) lookAhead(ctx context.Context, plan serviceAccountModel, known bool) diag.Diagnostics {
+	client, ctx, cancel := lookAheadClient(ctx, r.data)
+	defer cancel()
+	if client == nil || !known {
+		return nil
+	}
+	spec, err := plan.spec(ctx)
+	if err == nil {
+		err = client.CheckAccount(ctx, spec)
+	}
+	return foreseen(ctx, "the service account cannot be made as things are", err)
 }
 
 // credentialsChange says whether an update will change the credentials.

@@ -94,7 +94,7 @@ func accountLife(t *testing.T, lab *proxmoxLab, provider string, renewable bool)
 	}
 	steps := []resource.TestStep{
 		{ // made, and the credentials work
-			Config: provider + account(`comment = "for tests"`),
+			Config: provider + account(`comment = " for tests "`), // blanks at the ends, which Proxmox VE does not keep
 			ConfigStateChecks: remade(
 				statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("token"), knownvalue.StringExact("capi@pve!capi-token")),
 				statecheck.ExpectKnownValue(accountAddress, tfjsonpath.New("credentials").AtMapKey("url"), knownvalue.StringExact(lab.sim.URL())),
@@ -143,6 +143,7 @@ func accountLife(t *testing.T, lab *proxmoxLab, provider string, renewable bool)
 				lab.raw(http.MethodPut, "/access/users/capi@pve", map[string]any{"enable": 0})
 				lab.raw(http.MethodPut, "/access/roles/CAPI-capi-pve", map[string]any{"privs": "VM.Audit,VM.Migrate"})
 				lab.raw(http.MethodPut, "/access/acl", map[string]any{"path": "/", "roles": "CAPI-capi-pve", "tokens": "capi@pve!capi-token", "delete": 1})
+				lab.raw(http.MethodPut, "/access/users/capi@pve/token/capi-token", map[string]any{"expire": 4070908800, "comment": "", "privsep": 0})
 			},
 			Config:            provider + account(`rotate_when_changed = { quarter = "1" }`),
 			ConfigPlanChecks:  accountAction(plancheck.ResourceActionUpdate),
@@ -230,10 +231,14 @@ func accountLife(t *testing.T, lab *proxmoxLab, provider string, renewable bool)
 			ConfigStateChecks: remade(),
 			Check:             lab.works,
 		},
-		resource.TestStep{ // another user is another account
-			Config:           provider + strings.ReplaceAll(account(), "capi@pve", "other@pve"),
+		resource.TestStep{ // another user, whose name needs quotes in most places, is another account
+			Config:           provider + strings.ReplaceAll(account(), "capi@pve", "o'neil+$(x)&@pve"),
 			ConfigPlanChecks: accountAction(plancheck.ResourceActionReplace),
-			Check:            func(*terraform.State) error { return lab.users("other@pve") },
+			Check:            func(s *terraform.State) error { return errors.Join(lab.users("o'neil+$(x)&@pve"), lab.works(s)) },
+		},
+		resource.TestStep{
+			ResourceName: accountAddress, ImportState: true, ImportStateId: "o'neil+$(x)&@pve!capi-token", ImportStateVerify: true,
+			ImportStateVerifyIgnore: []string{"credentials.secret", "credentials_version"},
 		},
 	)
 	resource.UnitTest(t, resource.TestCase{
@@ -322,9 +327,13 @@ func TestServiceAccountIsKeptOnceItIsInAState(t *testing.T) {
 	if out, err := first.run("plan", "-detailed-exitcode", "-input=false"); err != nil {
 		t.Errorf("the plan of the first: %v\n%s", err, out)
 	}
-	first.must("destroy", "-auto-approve", "-input=false")
-	if err := lab.empty(); err != nil {
-		t.Error(err)
+	// A token of somebody else's keeps the user, which is told.
+	lab.raw(http.MethodPost, "/access/users/capi@pve/token/other", nil)
+	if out := flat(first.must("destroy", "-auto-approve", "-input=false", "-no-color")); !strings.Contains(out, "The user capi@pve was kept") || !strings.Contains(out, "other tokens: other.") {
+		t.Errorf("the destroy says:\n%s", out)
+	}
+	if tokens := lab.sim.Summary().Tokens; !slices.Equal(tokens, []string{"capi@pve!other", "root@pam!terraform"}) {
+		t.Errorf("the tokens are %v", tokens)
 	}
 }
 

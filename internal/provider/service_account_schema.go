@@ -47,6 +47,7 @@ func (r *serviceAccountResource) Schema(ctx context.Context, _ resource.SchemaRe
 			},
 			"comment": schema.StringAttribute{
 				Optional: true, Validators: []validator.String{stringvalidator.LengthBetween(1, 1500), stringvalidator.RegexMatches(oneLine, "must be one line")},
+				PlanModifiers:       []planmodifier.String{blanksAside{}},
 				MarkdownDescription: "Comment of user and token. This provider's mark is added behind it.",
 			},
 			"expires_at": schema.StringAttribute{

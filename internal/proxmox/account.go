@@ -168,6 +168,12 @@ func (c *Client) grant(ctx context.Context, spec AccountSpec, prior *AccountSpec
 	return err
 }
 
+// CheckAccount looks whether the account could be made as things are: whether all
+// that it names is there, and every privilege. It changes nothing.
+func (c *Client) CheckAccount(ctx context.Context, spec AccountSpec) error {
+	return c.accountPreflight(ctx, spec)
+}
+
 // accountPreflight checks, before anything is made, what Proxmox VE would not
 // check or only half-way: the realm, which it ignores for a user without a
 // password, the roles, privileges and places that are named, and the privileges

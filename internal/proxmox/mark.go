@@ -86,12 +86,13 @@ func (m mark) String() string {
 	return markPrefix + " " + string(text)
 }
 
-// with puts the mark below, or for a comment behind, the user's own text.
+// with puts the mark below, or for a comment behind, the user's own text, whose
+// blanks at both ends count for nothing.
 func (m mark) with(text, separator string) string {
-	if text == "" {
+	if text = strings.TrimSpace(text); text == "" {
 		return m.String()
 	}
-	return strings.TrimRight(text, "\n") + separator + m.String()
+	return text + separator + m.String()
 }
 
 // splitMark takes the mark out of a description or comment and answers the rest.

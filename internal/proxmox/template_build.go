@@ -66,12 +66,31 @@ func (c *Client) EnsureTemplate(ctx context.Context, spec TemplateSpec, instance
 	return template, err
 }
 
-func (b *build) run(ctx context.Context) (Template, error) {
+// choose chooses the way of the image.
+func (b *build) choose(ctx context.Context) error {
 	version, err := b.c.Version(ctx)
-	if err != nil {
-		return Template{}, err
+	if err == nil {
+		b.transfer, err = b.chooseTransfer(ctx, version)
 	}
-	if b.transfer, err = b.chooseTransfer(ctx, version); err != nil {
+	return err
+}
+
+// CheckTemplate looks whether the template could be made as things are: whether
+// there is a way for its image, a free id and every privilege. It changes nothing.
+func (c *Client) CheckTemplate(ctx context.Context, spec TemplateSpec) error {
+	b := &build{c: c, spec: spec}
+	if err := b.choose(ctx); err != nil {
+		return err
+	}
+	id, err := b.pickID(ctx)
+	if err != nil {
+		return err
+	}
+	return b.preflight(ctx, id)
+}
+
+func (b *build) run(ctx context.Context) (Template, error) {
+	if err := b.choose(ctx); err != nil {
 		return Template{}, err
 	}
 	if err := b.settleTasks(ctx); err != nil {

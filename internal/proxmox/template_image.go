@@ -125,10 +125,7 @@ func (c *Client) removeVolume(ctx context.Context, node, volume string) error {
 func (b *build) bringImage(ctx context.Context) error {
 	volume := b.transfer.volume(b.spec)
 	b.measure(ctx)
-	if err := b.checkRoom(); err != nil {
-		return err
-	}
-	for range 2 {
+	for attempt := range 2 {
 		size, ok, err := b.c.imageSize(ctx, b.spec.Node, volume)
 		if err != nil {
 			return err
@@ -140,6 +137,12 @@ func (b *build) bringImage(ctx context.Context) error {
 			b.report(ctx, "image", "%s has %d of %d bytes; fetching it again", volume, size, b.want)
 			if err := b.c.removeVolume(ctx, b.spec.Node, volume); err != nil {
 				return fmt.Errorf("%s is not complete (%d of %d bytes): %w", volume, size, b.want, err)
+			}
+			b.transfer.storage.Avail += size
+		}
+		if attempt == 0 { // a file that an earlier run has brought needs no room
+			if err := b.checkRoom(); err != nil {
+				return err
 			}
 		}
 		if err := b.bring(ctx); err != nil {

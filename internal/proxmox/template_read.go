@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -126,6 +127,25 @@ type vmResource struct {
 	Name     string `json:"name"`
 	Pool     string `json:"pool"`
 	Template int    `json:"template"`
+	Tags     string `json:"tags"`
+}
+
+// TemplatesTagged names the templates of the cluster that have exactly these tags,
+// but for those of the given ids. The selector of Cluster API's Proxmox provider,
+// which compares them so, refuses to choose between two.
+func (c *Client) TemplatesTagged(ctx context.Context, tags []string, except []int64) ([]string, error) {
+	resources, err := c.vmResources(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, r := range resources {
+		if r.Type == "qemu" && r.Template == 1 && slices.Equal(splitTags(r.Tags), normalTags(tags)) && !slices.Contains(except, int64(r.VMID)) {
+			out = append(out, fmt.Sprintf("VM %d (%s) on node %s", r.VMID, r.Name, r.Node))
+		}
+	}
+	slices.Sort(out)
+	return out, nil
 }
 
 // vmResources lists the VMs of the whole cluster. Ids and nodes are current in

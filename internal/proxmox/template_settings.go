@@ -154,7 +154,7 @@ func chosen(on bool, value string) string {
 // is not set. macs, by device, keep the addresses that there are already. The
 // pool is no option.
 func (t TemplateSettings) config(m mark, macs map[string]string) map[string]string {
-	notes := t.Description
+	notes := strings.TrimSpace(t.Description) // as it is read back
 	if m.Kind != "" {
 		notes = m.with(notes, "\n\n")
 	}

@@ -317,6 +317,21 @@ func TestAnImageFileThatAnotherRunRemovesIsBroughtAgain(t *testing.T) {
 	}
 }
 
+// The image takes nearly all of the storage; a run that finds it there goes on.
+func TestAnImageThatIsThereNeedsNoRoom(t *testing.T) {
+	r := newRig(t, func(o *pvesim.Options) {
+		o.Storages = []pvesim.Storage{
+			{ID: "local", Type: "dir", Content: []string{"import"}, Total: int64(len(emptyQcow2(2<<30))) + 1000}, {ID: "local-lvm", Type: "lvmthin", Content: []string{"images"}},
+		}
+	})
+	r.sim.Inject(pvesim.Fault{Method: http.MethodPost, Path: createCall, Task: "it breaks"})
+	if _, err := r.client().EnsureTemplate(t.Context(), r.spec(), uuid.NewString(), nil, func(Template) {}); err == nil || len(r.imports()) != 1 {
+		t.Fatalf("error is %v, and the image files are %v", err, r.imports())
+	}
+	made := r.make(r.spec())
+	r.exactlyOne(made, made.Instance)
+}
+
 // A login that runs out while a template is made ends the run; the next one, with
 // a new login, goes on from there.
 func TestALoginThatRunsOutInTheMiddleIsExplained(t *testing.T) {
