@@ -73,6 +73,21 @@ func foreseen(ctx context.Context, what string, err error) (diags diag.Diagnosti
 	return diags
 }
 
+// notOurs tells that something in the state bears the mark of another resource, or
+// none, in a text of its own.
+func notOurs(thing, where, instance string) failure {
+	f := failure{
+		verb: "tell whose it is:", thing: thing, exists: "it is read and changed here, but not deleted",
+		cause: errors.New(where + " bears no mark of this resource"),
+		next:  "where it is this resource's, change something of it here, which marks it again; else take it out of the state (terraform state rm)",
+	}
+	if instance != "" {
+		f.cause = errors.New(where + " bears the mark of another resource: another state has taken it over or imported it")
+		f.next = "where it is the other's, take it out of this state (terraform state rm) and give this resource another name"
+	}
+	return f
+}
+
 // keepLater runs keep some time after a Create, on a context of its own.
 func keepLater(ctx context.Context, what string, keep func(context.Context) error) {
 	ctx = context.WithoutCancel(ctx)

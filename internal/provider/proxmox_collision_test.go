@@ -36,12 +36,9 @@ func TestTwoAppliesAtOnceFromTwoStates(t *testing.T) {
 		}()
 	}
 	running.Wait()
-	if failed[0] == nil && failed[1] == nil {
-		t.Errorf("both have made the one account:\n%s\n%s", said[0], said[1])
-	}
 	for i, out := range said {
 		// What a loser is told; a template of its own it gets with the next apply.
-		told := strings.Contains(flat(out), "another run is making the") || strings.Contains(flat(out), "already exists") ||
+		told := strings.Contains(flat(out), "nother run is making the") || strings.Contains(flat(out), "already exists") ||
 			strings.Contains(flat(out), "belongs to another resource of this provider")
 		if failed[i] != nil && !told {
 			t.Errorf("workspace %d fails without an explanation:\n%s", i, out)
@@ -56,6 +53,34 @@ func TestTwoAppliesAtOnceFromTwoStates(t *testing.T) {
 			t.Errorf("the destroy of workspace %d: %v\n%s", i, err, out)
 		}
 	}
+	if err := lab.empty(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A create takes over what it has to take for unfinished: nothing on Proxmox VE
+// tells it from what is in a state that was never refreshed. The first state says
+// so from then on, and keeps its hands off.
+func TestAStateWhoseObjectsWereTakenOverSaysSo(t *testing.T) {
+	lab := newProxmoxLab(t)
+	both := lab.provider() + lab.template("v1.13.7") + account()
+	first, second := newWorkspace(t, both), newWorkspace(t, both)
+	first.must("apply", "-auto-approve", "-input=false")
+	second.must("apply", "-auto-approve", "-input=false")
+	out := flat(first.must("plan", "-input=false", "-no-color"))
+	for _, want := range []string{"VM pve1/100 bears the mark of another resource", "user capi@pve bears the mark of another resource", "terraform state rm"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the plan of the first has no %q:\n%s", want, out)
+		}
+	}
+	first.must("destroy", "-auto-approve", "-input=false")
+	if s := lab.sim.Summary(); len(s.VMs) != 1 || !slices.Equal(s.Users, []string{"capi@pve"}) {
+		t.Errorf("the first destroy left %+v", s)
+	}
+	if out := second.must("plan", "-detailed-exitcode", "-input=false", "-no-color"); strings.Contains(out, "mark of another") {
+		t.Errorf("the plan of the second says:\n%s", out)
+	}
+	second.must("destroy", "-auto-approve", "-input=false")
 	if err := lab.empty(); err != nil {
 		t.Error(err)
 	}
@@ -119,8 +144,8 @@ func TestADestroyWhoseProviderIsKilledIsFinished(t *testing.T) {
 	if writes < 10 {
 		t.Fatalf("an undisturbed destroy writes only %d times", writes)
 	}
-	// The first and the last writes of each resource, and one of the many roles.
-	for _, at := range []int{1, 2, writes / 2, writes - 2, writes - 1} {
+	// In the middle of the roles, after the user, after the image file.
+	for _, at := range []int{2, writes - 2, writes - 1} {
 		t.Run(fmt.Sprintf("write %d of %d", at, writes), func(t *testing.T) {
 			lab, w := begin(t)
 			lab.strike(at, w.kill)

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/hashicorp/terraform-plugin-framework/diag"
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
 	"github.com/hashicorp/terraform-plugin-framework/types"
@@ -38,7 +39,7 @@ func (r *proxmoxTemplateResource) Read(ctx context.Context, req resource.ReadReq
 	defer cancel()
 	client, err := r.data.proxmoxClient(ctx)
 	if err == nil {
-		err = r.refresh(ctx, client, &state, imported)
+		err = r.refresh(ctx, client, &state, imported, &resp.Diagnostics)
 	}
 	switch {
 	case kube.IsAbsent(err):
@@ -61,7 +62,7 @@ var errNotOurTemplate = errors.New("the VM was not made by this provider: its no
 // refresh reads the templates into state. On several nodes the first that is not
 // as the state says stands for all, so that a plan sees the difference; one that
 // is gone leaves the state's maps. All gone is absent.
-func (r *proxmoxTemplateResource) refresh(ctx context.Context, client *proxmox.Client, state *proxmoxTemplateModel, imported bool) error {
+func (r *proxmoxTemplateResource) refresh(ctx context.Context, client *proxmox.Client, state *proxmoxTemplateModel, imported bool, diags *diag.Diagnostics) error {
 	places := state.places()
 	there := map[string]proxmox.Template{}
 	var shown string
@@ -89,11 +90,11 @@ func (r *proxmoxTemplateResource) refresh(ctx context.Context, client *proxmox.C
 	if source, err := state.source(ctx, state.ImageID.ValueString()); err == nil {
 		state.describe(source)
 	}
-	if diags := state.refresh(ctx, shown, there[shown]); diags.HasError() {
-		return fmt.Errorf("reading the template: %s", diags[0].Detail())
+	if wrong := state.refresh(ctx, shown, there[shown]); wrong.HasError() {
+		return fmt.Errorf("reading the template: %s", wrong[0].Detail())
 	}
 	state.placed(there)
-	r.keep(ctx, client, *state, there)
+	r.keep(ctx, client, *state, there, diags)
 	return nil
 }
 
@@ -117,10 +118,10 @@ func (m *proxmoxTemplateModel) placed(there map[string]proxmox.Template) {
 }
 
 // keep marks finished templates as known to a state.
-func (r *proxmoxTemplateResource) keep(ctx context.Context, client *proxmox.Client, state proxmoxTemplateModel, there map[string]proxmox.Template) {
+func (r *proxmoxTemplateResource) keep(ctx context.Context, client *proxmox.Client, state proxmoxTemplateModel, there map[string]proxmox.Template, diags *diag.Diagnostics) {
 	for node, t := range there {
 		if t.Instance != state.Instance.ValueString() {
-			tflog.Warn(ctx, "template "+placeID(node, int64(t.VMID))+" bears another resource's mark, or none: it will not be deleted here")
+			notOurs(state.title(), "VM "+placeID(node, int64(t.VMID)), t.Instance).warn(diags)
 			continue
 		}
 		// While one of several is missing, a replacement must find the others.

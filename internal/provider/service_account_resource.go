@@ -306,7 +306,7 @@ func (r *serviceAccountResource) Read(ctx context.Context, req resource.ReadRequ
 	defer cancel()
 	client, err := r.data.proxmoxClient(ctx)
 	if err == nil {
-		err = r.refresh(ctx, client, &state)
+		err = r.refresh(ctx, client, &state, &resp.Diagnostics)
 	}
 	switch {
 	case kube.IsAbsent(err):
@@ -319,7 +319,7 @@ func (r *serviceAccountResource) Read(ctx context.Context, req resource.ReadRequ
 }
 
 // refresh reads the account into state.
-func (r *serviceAccountResource) refresh(ctx context.Context, client *proxmox.Client, state *serviceAccountModel) error {
+func (r *serviceAccountResource) refresh(ctx context.Context, client *proxmox.Client, state *serviceAccountModel, diags *diag.Diagnostics) error {
 	imported := state.Permissions.IsNull()
 	if imported {
 		if err := r.adopt(ctx, client, state); err != nil {
@@ -342,7 +342,7 @@ func (r *serviceAccountResource) refresh(ctx context.Context, client *proxmox.Cl
 		tflog.Warn(ctx, fault)
 	}
 	if account.Instance != state.Instance.ValueString() {
-		tflog.Warn(ctx, "user "+account.UserID+" bears another resource's mark, or none: it will not be deleted here")
+		notOurs(state.title(), "the comment of user "+account.UserID, account.Instance).warn(diags)
 		return nil
 	}
 	secret := state.secret(ctx)
