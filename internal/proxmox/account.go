@@ -61,6 +61,10 @@ func (c *Client) ReadAccount(ctx context.Context, spec AccountSpec) (Account, er
 	} else {
 		a.fault("token %s is gone", spec.TokenID())
 	}
+	if a.Instance == "" && a.tokenMark.Instance != "" {
+		a.Instance = a.tokenMark.Instance // a token goes with its user, so the user is the one that was made with it
+		a.fault("the comment of user %s has lost this provider's mark", spec.UserID)
+	}
 	if err := c.readGrants(ctx, spec, &a); err != nil {
 		return a, err
 	}
@@ -327,6 +331,9 @@ func (c *Client) ensureUser(ctx context.Context, spec AccountSpec, instance stri
 		if have.State == stateKept {
 			return false, c.updateUser(ctx, spec, user, have.with(spec.Comment, " "))
 		}
+	case !marked && instance != "" && markOf(user.Tokens[spec.current()]).Instance == instance:
+		// Somebody has written another comment; the token proves whose user it is.
+		return false, c.updateUser(ctx, spec, user, m.kept().with(spec.Comment, " "))
 	case !marked:
 		return false, fmt.Errorf("user %s is there already and was not made by this provider. Choose another user_id, import the account (%s), "+
 			"or delete the user where nothing uses it: pveum user delete %s", spec.UserID, spec.TokenID(), ShellWord(spec.UserID))

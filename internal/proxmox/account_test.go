@@ -267,6 +267,9 @@ func TestFaultsOfAnAccountAreFoundAndRepaired(t *testing.T) {
 		{"the token's comment gone, and its mark with it", func(r *rig) {
 			r.raw(http.MethodPut, "/access/users/capi@pve/token/capi-token", map[string]any{"comment": ""})
 		}, "the comment of token capi@pve!capi-token", false},
+		{"the user's comment is another one, without the mark", func(r *rig) {
+			r.raw(http.MethodPut, "/access/users/capi@pve", map[string]any{"comment": "do not touch"})
+		}, "the comment of user capi@pve has lost this provider's mark", false},
 		{"a privilege added to the role", func(r *rig) {
 			r.raw(http.MethodPut, "/access/roles/CAPI-capi-pve", map[string]any{"privs": "VM.Migrate", "append": 1})
 		}, "has VM.Migrate, which it is not to have", false},

@@ -21,6 +21,12 @@ func tokenPath(user, token string) string {
 	return userPath(user) + "/token/" + url.PathEscape(token)
 }
 
+// markOf is a token's mark; that of no token is empty.
+func markOf(token tokenInfo) mark {
+	m, _, _ := splitMark(token.Comment)
+	return m
+}
+
 // readToken takes over how the token in use stands.
 func (a *Account) readToken(token tokenInfo) {
 	a.TokenThere = true
