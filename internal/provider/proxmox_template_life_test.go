@@ -267,7 +267,7 @@ func TestTheLastTemplatesOfAFamilyAreKept(t *testing.T) {
 			{ // protected: a destroy is refused while it is planned
 				Config: lab.provider() + lab.template("v1.13.7", `protection = true`),
 			},
-			{Config: lab.provider() + lab.template("v1.13.7", `protection = true`), Destroy: true, ExpectError: regexp.MustCompile(`(?s)it\s+is\s+protected\s+against\s+deletion.*protection\s+=\s+false`)},
+			{Config: lab.provider() + lab.template("v1.13.7", `protection = true`), Destroy: true, ExpectError: regexp.MustCompile(`(?s)It\s+is\s+protected\s+against\s+deletion.*protection\s+=\s+false`)},
 			{Config: lab.provider() + lab.template("v1.13.7", family...)},
 		},
 	})
