@@ -116,9 +116,9 @@ func ClusterClient(ctx context.Context, restConfig *rest.Config) (cluster.Client
 	if err != nil {
 		return nil, err
 	}
-	return clusterClient(client, &proxy{config: restConfig, readInventory: true}), nil
+	return clusterClient(client, &proxy{config: restConfig, readInventory: true}, repositories), nil
 }
 
-func clusterClient(client config.Client, p *proxy) cluster.Client {
-	return cluster.New(cluster.Kubeconfig{}, client, cluster.InjectProxy(p), cluster.InjectRepositoryFactory(repositories))
+func clusterClient(client config.Client, p *proxy, releases cluster.RepositoryClientFactory) cluster.Client {
+	return cluster.New(cluster.Kubeconfig{}, client, cluster.InjectProxy(p), cluster.InjectRepositoryFactory(releases))
 }

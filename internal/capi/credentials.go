@@ -75,6 +75,16 @@ func (p Provider) variablesHash() string {
 	return hex.EncodeToString(sum.Sum(nil))[:16]
 }
 
+// settingsHash tells one set of all that changes a provider's components from
+// another, without giving variables away.
+func (p Provider) settingsHash() string {
+	if p.Availability == nil {
+		return p.variablesHash()
+	}
+	sum := sha256.Sum256([]byte(p.variablesHash() + p.Availability.text()))
+	return hex.EncodeToString(sum[:])[:16]
+}
+
 // deploymentPatch is the strategic merge patch that makes CAPMOX check the
 // API's certificate: its components have no variable for that, and a manager
 // that is told nothing checks none. The hash restarts the pod when the
@@ -138,6 +148,16 @@ func (p Provider) withCredentials(objects []unstructured.Unstructured) ([]unstru
 		objects = append(objects, *p.caConfigMap(namespace))
 	}
 	return objects, nil
+}
+
+// withSettings changes a provider's components as its credentials and its
+// availability ask.
+func (p Provider) withSettings(objects []unstructured.Unstructured) ([]unstructured.Unstructured, error) {
+	objects, err := p.withCredentials(objects)
+	if err != nil || p.Availability == nil {
+		return objects, err
+	}
+	return p.Availability.apply(objects)
 }
 
 // redact takes the values of the variables out of an error: clusterctl quotes

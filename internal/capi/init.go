@@ -25,8 +25,13 @@ import (
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 )
 
+// providersLease is held by a run that changes an owner's providers.
+var providersLease = client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "terraform-provider-capi-providers"}
+
 const (
 	certManagerNamespace = "cert-manager"
+	// finishedAnnotation says that the owner's run came to its end.
+	finishedAnnotation = "terraform-provider-capi/finished"
 	// certManagerTrial is the namespace of clusterctl's trial of cert-manager
 	// (client/cluster/assets/cert-manager-test-resources.yaml, v1.14.2).
 	certManagerTrial = "cert-manager-test"
@@ -39,19 +44,43 @@ type InitOptions struct {
 	Providers   []Provider
 	CertManager CertManager
 	Source      Source
+	// Owner is the UUID of whoever owns the providers: those that carry it and are
+	// no longer named are removed. Empty removes none.
+	Owner string
+	// Adopt takes up what somebody else has installed, after an import.
+	Adopt bool
+	// Leases can be given other times for tests. Only an owner's run takes one.
+	Leases kube.Leases
 }
 
-// Init makes a cluster hold the given providers, as clusterctl init does, and
-// waits until all of them work: Deployments available, webhooks answering. It
-// can be called again at any time. A provider that is not there is installed;
-// one that is there in the same version is left alone, or, when its variables
-// have changed, brought up to date and restarted. One that is there in another
-// version, or that the operator looks after, is an error and nothing is done.
-// Providers that are installed but not named stay as they are.
-func Init(ctx context.Context, restConfig *rest.Config, options InitOptions, report progress.Reporter) error {
+// Init makes a cluster hold the given providers, as clusterctl init and
+// clusterctl upgrade do, and waits until all of them work: Deployments
+// available, webhooks answering. It can be called again at any time, also after
+// a run that was cut off. A provider that is not there is installed; an older
+// one is upgraded, in clusterctl's order; one that is there in the same version
+// is left alone, or, when its settings have changed, brought up to date and
+// restarted. A newer one, and one that the operator looks after, is an error and
+// nothing is done.
+func Init(ctx context.Context, restConfig *rest.Config, options InitOptions, report progress.Reporter) (err error) {
 	if err := Check(ctx, options.Providers, options.Source); err != nil {
 		return fmt.Errorf("checking the providers: %w", err)
 	}
+	if options.Owner != "" {
+		c, err := (&proxy{config: restConfig}).NewClient(ctx)
+		if err != nil {
+			return err
+		}
+		held, lease, err := options.Leases.Acquire(ctx, c, providersLease, options.Owner, report)
+		if err != nil {
+			return err
+		}
+		ctx = held
+		defer func() { err = errors.Join(err, lease.Release(context.WithoutCancel(ctx))) }()
+	}
+	return install(ctx, restConfig, options, report)
+}
+
+func install(ctx context.Context, restConfig *rest.Config, options InitOptions, report progress.Reporter) error {
 	run, err := newInstallation(ctx, restConfig, options, report)
 	if err != nil {
 		return err
@@ -62,35 +91,76 @@ func Init(ctx context.Context, restConfig *rest.Config, options InitOptions, rep
 	if err := run.certManager(ctx); err != nil {
 		return err
 	}
+	if err := run.upgrade(ctx); err != nil {
+		return err
+	}
 	for _, s := range run.steps {
 		if err := run.install(ctx, s); err != nil {
 			return err
 		}
 	}
+	if err := run.removeUnnamed(ctx); err != nil {
+		return err
+	}
 	labels := make([]string, len(options.Providers))
 	for i, p := range options.Providers {
 		labels[i] = p.Label()
 	}
-	return WaitReady(ctx, restConfig, labels, report)
+	if err := WaitReady(ctx, restConfig, labels, report); err != nil {
+		return err
+	}
+	return run.finish(ctx)
+}
+
+// finish marks the providers as the owner's for good.
+func (n *installation) finish(ctx context.Context) error {
+	if n.options.Owner == "" {
+		return nil
+	}
+	list := &clusterctlv1.ProviderList{}
+	if err := n.reader.List(ctx, list); err != nil {
+		return fmt.Errorf("listing clusterctl's inventory: %w", err)
+	}
+	for i := range list.Items {
+		entry := &list.Items[i]
+		named := slices.ContainsFunc(n.options.Providers, func(p Provider) bool { return p.Label() == entry.ManifestLabel() })
+		if !named || entry.Annotations[ownerAnnotation] == n.options.Owner && entry.Annotations[finishedAnnotation] == "true" {
+			continue
+		}
+		patch := client.MergeFrom(entry.DeepCopy())
+		if entry.Annotations == nil {
+			entry.Annotations = map[string]string{}
+		}
+		entry.Annotations[ownerAnnotation], entry.Annotations[finishedAnnotation] = n.options.Owner, "true"
+		if err := n.reader.Patch(ctx, entry, patch); err != nil {
+			return fmt.Errorf("marking %s as this resource's: %w", entry.ManifestLabel(), err)
+		}
+	}
+	return nil
 }
 
 // installation is one run of Init.
 type installation struct {
-	options InitOptions
-	report  progress.Reporter
-	timeout time.Duration
-	rest    *rest.Config
-	cluster cluster.Client
-	reader  client.Client
-	steps   []step
+	options   InitOptions
+	report    progress.Reporter
+	timeout   time.Duration
+	rest      *rest.Config
+	cluster   cluster.Client
+	reader    client.Client
+	installed []Installed
+	// upgrades come before the steps.
+	upgrades []step
+	steps    []step
 }
 
-// step installs a provider, or brings the variables of an installed one up to
-// date.
+// step installs a provider, brings the settings of an installed one up to date,
+// or upgrades it.
 type step struct {
 	provider   Provider
 	components repository.Components
 	restart    bool
+	// from is the version that an upgrade begins at.
+	from string
 }
 
 func newInstallation(ctx context.Context, restConfig *rest.Config, options InitOptions, report progress.Reporter) (*installation, error) {
@@ -100,31 +170,49 @@ func newInstallation(ctx context.Context, restConfig *rest.Config, options InitO
 	}
 	options.Providers = slices.Clone(options.Providers)
 	slices.SortStableFunc(options.Providers, func(a, b Provider) int { return a.Type.Order() - b.Type.Order() })
-	settings, err := configuration(ctx, options.Providers, &options.CertManager, timeout, options.Source, nil)
-	if err != nil {
-		return nil, err
-	}
 	way := &proxy{config: restConfig}
 	reader, err := way.NewClient(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &installation{options: options, report: report, timeout: timeout, rest: restConfig, cluster: clusterClient(settings, way), reader: reader}, nil
+	n := &installation{options: options, report: report, timeout: timeout, rest: restConfig, reader: reader}
+	report.Report(ctx, "reading-providers", "reading what is installed at "+restConfig.Host)
+	if n.installed, err = inventory(ctx, reader); err != nil {
+		return nil, err
+	}
+	settings, err := configuration(ctx, n.known(ctx), &options.CertManager, timeout, options.Source, nil)
+	if err != nil {
+		return nil, err
+	}
+	n.cluster = clusterClient(settings, way, n.repositories)
+	return n, nil
+}
+
+// known are the named providers, and of the others that are installed those
+// whose releases can be found: an upgrade asks for the contracts of all.
+func (n *installation) known(ctx context.Context) []Provider {
+	known := slices.Clone(n.options.Providers)
+	for _, i := range n.installed {
+		other := Provider{Type: i.Type, Name: i.Name, Version: i.Version}
+		if slices.ContainsFunc(known, func(p Provider) bool { return p.Label() == other.Label() }) {
+			continue
+		}
+		if _, err := componentsURL(ctx, other, n.options.Source); err == nil {
+			known = append(known, other)
+		}
+	}
+	return known
 }
 
 // plan decides what is to be done and has clusterctl check the outcome:
 // versions, contracts, one core provider, names of definitions.
 func (n *installation) plan(ctx context.Context) error {
-	n.report.Report(ctx, "reading-providers", "reading the providers' components and what is installed at "+n.rest.Host)
+	n.report.Report(ctx, "reading-providers", "reading the providers' components")
 	if err := n.cluster.ProviderInventory().EnsureCustomResourceDefinitions(ctx); err != nil {
 		return fmt.Errorf("preparing clusterctl's inventory: %w", err)
 	}
 	if err := n.cluster.ProviderInventory().CheckCAPIContract(ctx, cluster.AllowCAPINotInstalled{}); err != nil {
 		return fmt.Errorf("checking the Cluster API that is installed: %w", err)
-	}
-	installed, err := inventory(ctx, n.reader)
-	if err != nil {
-		return err
 	}
 	installer := n.cluster.ProviderInstaller()
 	for _, p := range n.options.Providers {
@@ -132,7 +220,7 @@ func (n *installation) plan(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		there, err := n.there(ctx, p, components, installed)
+		there, from, err := n.there(ctx, p, components)
 		switch {
 		case err != nil:
 			return err
@@ -141,12 +229,14 @@ func (n *installation) plan(ctx context.Context) error {
 			n.steps = append(n.steps, step{provider: p, components: components})
 		case there == outdated:
 			n.steps = append(n.steps, step{provider: p, components: components, restart: true})
+		case there == older:
+			n.upgrades = append(n.upgrades, step{provider: p, components: components, from: from})
 		}
 	}
 	if err := installer.Validate(ctx); err != nil {
 		return fmt.Errorf("checking that the providers work together: %w", err)
 	}
-	return nil
+	return n.checkUnnamed(ctx)
 }
 
 // components renders a provider with the variables that are its own.
@@ -175,7 +265,7 @@ func render(ctx context.Context, configured config.Provider, settings config.Cli
 	if err != nil {
 		return nil, err
 	}
-	return components, repository.AlterComponents(components, p.withCredentials)
+	return components, repository.AlterComponents(components, p.withSettings)
 }
 
 type presence int
@@ -184,31 +274,44 @@ const (
 	missing presence = iota
 	current
 	outdated
+	older
 )
 
-func (n *installation) there(ctx context.Context, p Provider, components repository.Components, installed []Installed) (presence, error) {
-	i := slices.IndexFunc(installed, func(i Installed) bool { return i.Label() == p.Label() })
+// there says what is there of a provider, and in which version.
+func (n *installation) there(ctx context.Context, p Provider, components repository.Components) (presence, string, error) {
+	i := slices.IndexFunc(n.installed, func(i Installed) bool { return i.Label() == p.Label() })
 	if i < 0 {
-		return missing, nil
+		return missing, "", nil
 	}
-	found := installed[i]
+	found := n.installed[i]
 	switch {
 	case found.Method == Operator:
-		return missing, fmt.Errorf("%s is installed by the cluster-api-operator in namespace %s: clusterctl must not install it as well", p.Label(), found.Namespace)
+		return missing, "", fmt.Errorf("%s is installed by the cluster-api-operator in namespace %s: clusterctl must not install it as well", p.Label(), found.Namespace)
 	case found.Namespace != components.TargetNamespace():
-		return missing, fmt.Errorf("%s is installed in namespace %s, and its components are for %s: only one may run", p.Label(), found.Namespace, components.TargetNamespace())
-	case found.Version != p.Version:
-		return missing, fmt.Errorf("%s %s is installed and %s is asked for: an installed provider's version is not changed", p.Label(), found.Version, p.Version)
+		return missing, "", fmt.Errorf("%s is installed in namespace %s, and its components are for %s: only one may run", p.Label(), found.Namespace, components.TargetNamespace())
+	}
+	if err := checkUpgrade(p.Label(), found.Version, p.Version); err != nil {
+		return missing, "", err
 	}
 	entry := &clusterctlv1.Provider{}
 	key := client.ObjectKey{Namespace: found.Namespace, Name: p.Label()}
 	if err := n.reader.Get(ctx, key, entry); err != nil {
-		return missing, fmt.Errorf("reading the inventory's entry of %s: %w", p.Label(), err)
+		return missing, "", fmt.Errorf("reading the inventory's entry of %s: %w", p.Label(), err)
 	}
-	if hash, ok := entry.Annotations[credentialsHashKey]; ok && hash != p.variablesHash() {
-		return outdated, nil
+	// What an owner has not finished goes on with whoever holds the lease.
+	others := entry.Annotations[ownerAnnotation] == "" || entry.Annotations[finishedAnnotation] == "true"
+	if n.options.Owner != "" && entry.Annotations[ownerAnnotation] != n.options.Owner && others && !n.options.Adopt {
+		return missing, "", fmt.Errorf("%s is installed in namespace %s, and not by this resource: import it, so that two do not change it", p.Label(), found.Namespace)
 	}
-	return current, nil
+	if found.Version != p.Version {
+		return older, found.Version, nil
+	}
+	// An entry without a hash was written by clusterctl itself: whether its
+	// variables were the same is not known, and it is left alone.
+	if hash, ok := entry.Annotations[credentialsHashKey]; ok && hash != p.settingsHash() {
+		return outdated, "", nil
+	}
+	return current, "", nil
 }
 
 // certManager installs cert-manager where it is ours to install, and waits
@@ -218,15 +321,21 @@ func (n *installation) certManager(ctx context.Context) error {
 		n.report.Report(ctx, "waiting-for-cert-manager", "waiting for the cert-manager that somebody else installs")
 		return awaitCertManager(ctx, n.reader, n.timeout)
 	}
-	installed, err := n.certManagerInstalled(ctx)
-	if err != nil || installed {
+	works, older, err := n.installedCertManager(ctx)
+	if err != nil || works {
 		return err
 	}
 	n.report.Report(ctx, "installing-cert-manager", "installing cert-manager "+n.options.CertManager.Version+" and waiting until it issues certificates")
 	if err := n.awaitTrialGone(ctx); err != nil {
 		return err
 	}
-	if err := n.cluster.CertManager().EnsureInstalled(ctx); err != nil {
+	if older {
+		err = n.cluster.CertManager().EnsureLatestVersion(ctx)
+	}
+	if err == nil {
+		err = n.cluster.CertManager().EnsureInstalled(ctx)
+	}
+	if err != nil {
 		state := describeNamespace(context.WithoutCancel(ctx), n.reader, certManagerNamespace)
 		return fmt.Errorf("installing cert-manager %s: %w%s", n.options.CertManager.Version, err, state)
 	}
@@ -269,23 +378,33 @@ func (n *installation) awaitTrialGone(ctx context.Context) error {
 	})
 }
 
-// certManagerInstalled says whether the asked-for cert-manager works already.
-// clusterctl's own test for it takes any version, and installs again when an
-// earlier test's namespace is still on its way out. An error is another version.
-func (n *installation) certManagerInstalled(ctx context.Context) (bool, error) {
+// installedCertManager says whether the asked-for cert-manager works already, or
+// an older one of clusterctl's is there. clusterctl's own test for it takes any
+// version, and installs again when an earlier test's namespace is still on its
+// way out. An error is a newer version, and one that somebody else looks after.
+func (n *installation) installedCertManager(ctx context.Context) (works, older bool, err error) {
 	list := &appsv1.DeploymentList{}
-	selector := client.MatchingLabels{clusterctlv1.ClusterctlCoreLabel: clusterctlv1.ClusterctlCoreLabelCertManagerValue}
-	if err := n.reader.List(ctx, list, client.InNamespace(certManagerNamespace), selector); err != nil {
-		return false, fmt.Errorf("looking for an installed cert-manager: %w", err)
+	if err := n.reader.List(ctx, list, client.InNamespace(certManagerNamespace)); err != nil {
+		return false, false, fmt.Errorf("looking for an installed cert-manager: %w", err)
 	}
-	works := len(list.Items) > 0
+	works = len(list.Items) > 0
 	for i := range list.Items {
-		if found := list.Items[i].Annotations[clusterctlv1.CertManagerVersionAnnotation]; found != n.options.CertManager.Version {
-			return false, fmt.Errorf("cert-manager %s is installed and %s is asked for: its version is not changed", found, n.options.CertManager.Version)
+		d := &list.Items[i]
+		if d.Labels[clusterctlv1.ClusterctlCoreLabel] != clusterctlv1.ClusterctlCoreLabelCertManagerValue {
+			return false, false, fmt.Errorf("the Deployment %s/%s was not installed by clusterctl, and is not touched: set external = true for a cert-manager that somebody else looks after", d.Namespace, d.Name)
 		}
-		works = works && unavailable(&list.Items[i]) == ""
+		found := d.Annotations[clusterctlv1.CertManagerVersionAnnotation]
+		if err := checkUpgrade("cert-manager", found, n.options.CertManager.Version); err != nil {
+			return false, false, err
+		}
+		older = older || found != n.options.CertManager.Version
+		works = works && unavailable(d) == ""
 	}
-	return works && webhooksAnswer(ctx, n.reader, selector) == nil, nil
+	if !works || older {
+		return false, older, nil
+	}
+	selector := client.MatchingLabels{clusterctlv1.ClusterctlCoreLabel: clusterctlv1.ClusterctlCoreLabelCertManagerValue}
+	return webhooksAnswer(ctx, n.reader, selector) == nil, false, nil
 }
 
 func (n *installation) install(ctx context.Context, s step) error {
@@ -300,11 +419,19 @@ func (n *installation) install(ctx context.Context, s step) error {
 	if err := n.cluster.ProviderComponents().Create(ctx, s.components.Objs()); err != nil {
 		return fmt.Errorf("%s %s: %w", doing, s.provider, err)
 	}
-	// The entry comes last: it says that all components are there.
+	return n.enter(ctx, s)
+}
+
+// enter writes a provider's entry into the inventory. It comes last: it says
+// that all components are there.
+func (n *installation) enter(ctx context.Context, s step) error {
 	entry := s.components.InventoryObject()
-	entry.Annotations = map[string]string{credentialsHashKey: s.provider.variablesHash()}
+	entry.Annotations = map[string]string{credentialsHashKey: s.provider.settingsHash()}
+	if n.options.Owner != "" {
+		entry.Annotations[ownerAnnotation] = n.options.Owner
+	}
 	if err := n.cluster.ProviderInventory().Create(ctx, entry); err != nil {
-		return fmt.Errorf("%s %s: writing its inventory entry: %w", doing, s.provider, err)
+		return fmt.Errorf("writing the inventory's entry of %s: %w", s.provider, err)
 	}
 	return nil
 }
@@ -315,7 +442,7 @@ func (p Provider) withRestart(objects []unstructured.Unstructured) ([]unstructur
 		if objects[i].GetKind() != "Deployment" {
 			continue
 		}
-		err := unstructured.SetNestedField(objects[i].Object, p.variablesHash(), "spec", "template", "metadata", "annotations", credentialsHashKey)
+		err := unstructured.SetNestedField(objects[i].Object, p.settingsHash(), "spec", "template", "metadata", "annotations", credentialsHashKey)
 		if err != nil {
 			return nil, fmt.Errorf("marking Deployment %s for a restart: %w", objects[i].GetName(), err)
 		}

@@ -37,8 +37,12 @@ type OperatorOptions struct {
 	CertManager *helm.Chart
 	// Operator is cluster-api-operator's chart.
 	Operator helm.Chart
-	// Owner is the UUID of whoever owns the releases and the providers.
+	// Owner is the UUID of whoever owns the releases and the providers. Providers
+	// that carry it and are no longer named are removed.
 	Owner string
+	// Availability, where set, is that of cert-manager and the operator. A
+	// provider's own is the provider's.
+	Availability *Availability
 	// Adopt takes up what somebody else has installed, after an import.
 	Adopt bool
 }
@@ -46,15 +50,16 @@ type OperatorOptions struct {
 // operation is one run of EnsureOperator.
 type operation struct {
 	OperatorOptions
-	client *kube.Client
-	report progress.Reporter
+	client    *kube.Client
+	report    progress.Reporter
+	installed []Installed
 }
 
 // EnsureOperator makes a cluster hold cert-manager, the cluster-api-operator and
 // the given providers, and waits until all of them work. It continues what an
-// earlier run left unfinished, changes versions in place, and restarts a
-// provider whose variables changed. Providers that are no longer given stay
-// installed. Components reach the operator in ConfigMaps, so the cluster needs
+// earlier run left unfinished, upgrades in place, one provider after the other,
+// and restarts a provider whose settings changed. Nothing is taken back to an
+// older version. Components reach the operator in ConfigMaps, so the cluster needs
 // no way to where they are published. Errors say what each part was waiting
 // for.
 func EnsureOperator(ctx context.Context, c *kube.Client, options OperatorOptions, report progress.Reporter) error {
@@ -62,7 +67,11 @@ func EnsureOperator(ctx context.Context, c *kube.Client, options OperatorOptions
 		return fmt.Errorf("checking the providers: %w", err)
 	}
 	o := &operation{OperatorOptions: options, client: c, report: report}
-	if err := o.checkMethods(ctx); err != nil {
+	if err := o.checkInstalled(ctx); err != nil {
+		return err
+	}
+	leaving, err := o.unnamed(ctx)
+	if err != nil {
 		return err
 	}
 	if err := o.charts(ctx); err != nil {
@@ -78,8 +87,9 @@ func EnsureOperator(ctx context.Context, c *kube.Client, options OperatorOptions
 			return err
 		}
 		labels, entries = append(labels, p.Label()), append(entries, e)
-		// The operator installs nothing before the core provider is ready.
-		if p.Type == Core {
+		// The operator installs nothing before the core provider is ready, and an
+		// upgrade that fails should not find the next one under way.
+		if p.Type == Core || o.upgrades(p) {
 			if err := o.await(ctx, e); err != nil {
 				return err
 			}
@@ -98,28 +108,65 @@ func EnsureOperator(ctx context.Context, c *kube.Client, options OperatorOptions
 			return err
 		}
 	}
+	for i := range leaving {
+		if err := removeProvider(ctx, c, &leaving[i], report); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-// checkMethods refuses to bring a second installer to a provider.
-func (o *operation) checkMethods(ctx context.Context) error {
-	installed, err := Inventory(ctx, o.client.Config)
-	if err != nil {
+// checkInstalled refuses to bring a second installer to a provider, and to take
+// one back to an older version.
+func (o *operation) checkInstalled(ctx context.Context) (err error) {
+	if o.installed, err = Inventory(ctx, o.client.Config); err != nil {
 		return err
 	}
 	var faults []error
-	for _, i := range installed {
+	for _, i := range o.installed {
 		if i.Method == Clusterctl {
 			faults = append(faults, fmt.Errorf("%s %s in namespace %s was installed by clusterctl: the operator must not install providers beside it", i.Label(), i.Version, i.Namespace))
+		}
+		for _, p := range o.Providers {
+			if p.Label() == i.Label() {
+				faults = append(faults, checkUpgrade(p.Label(), i.Version, p.Version))
+			}
 		}
 	}
 	return errors.Join(faults...)
 }
 
+// upgrades says whether a provider is there in another version.
+func (o *operation) upgrades(p Provider) bool {
+	return slices.ContainsFunc(o.installed, func(i Installed) bool {
+		return i.Label() == p.Label() && i.Version != "" && i.Version != p.Version
+	})
+}
+
+// unnamed lists the owner's providers that are no longer named. It refuses where
+// objects of theirs exist.
+func (o *operation) unnamed(ctx context.Context) ([]unstructured.Unstructured, error) {
+	leaving, err := ownedProviders(ctx, o.client, o.Owner)
+	if err != nil {
+		return nil, err
+	}
+	leaving = slices.DeleteFunc(leaving, func(object unstructured.Unstructured) bool {
+		return slices.ContainsFunc(o.Providers, func(p Provider) bool { return p.Label() == labelOf(&object) })
+	})
+	var faults []error
+	for i := range leaving {
+		faults = append(faults, checkUnused(ctx, o.client.Client, labelOf(&leaving[i])))
+	}
+	return leaving, errors.Join(faults...)
+}
+
 // charts installs cert-manager and the operator, and waits for their webhooks.
 func (o *operation) charts(ctx context.Context) error {
 	if o.CertManager != nil {
-		values := map[string]any{"crds": map[string]any{"enabled": true}}
+		values, err := o.Availability.certManagerValues()
+		if err != nil {
+			return err
+		}
 		if err := o.release(ctx, certManagerRelease, certManagerNamespace, *o.CertManager, values); err != nil {
 			return err
 		}
@@ -128,7 +175,14 @@ func (o *operation) charts(ctx context.Context) error {
 	if err := awaitCertManager(ctx, o.client.Client, defaultTimeout); err != nil {
 		return fmt.Errorf("%w%s", err, describeNamespace(context.WithoutCancel(ctx), o.client.Client, certManagerNamespace))
 	}
-	if err := o.release(ctx, operatorRelease, operatorNamespace, o.Operator, nil); err != nil {
+	values, err := o.Availability.operatorValues()
+	if err != nil {
+		return err
+	}
+	if err := o.release(ctx, operatorRelease, operatorNamespace, o.Operator, values); err != nil {
+		return err
+	}
+	if err := o.operatorBudget(ctx); err != nil {
 		return err
 	}
 	return waitWebhooks(ctx, o.client.Client, "cluster-api-operator", client.MatchingLabels{clusterctlv1.ClusterctlCoreLabel: operatorCore})
@@ -150,6 +204,7 @@ type entry struct {
 	object     *unstructured.Unstructured
 	components string
 	config     string
+	additional string
 }
 
 // apply hands a provider to the operator.
@@ -174,6 +229,14 @@ func (o *operation) apply(ctx context.Context, p Provider) (entry, error) {
 	}
 	if p.Credentials != nil && p.Credentials.CA != "" {
 		objects = append(objects, p.caConfigMap(found.namespace))
+	}
+	additional, err := found.additional()
+	if err != nil {
+		return entry{}, err
+	}
+	if additional != nil {
+		e.additional = additional.GetName()
+		objects = append(objects, additional)
 	}
 	if e.object, err = o.object(p, found, e); err != nil {
 		return entry{}, err
@@ -208,15 +271,29 @@ func (o *operation) object(p Provider, found *components, e entry) (*unstructure
 	if e.config != "" {
 		spec["configSecret"] = map[string]any{"name": e.config, "namespace": found.namespace}
 	}
+	if e.additional != "" {
+		spec["additionalManifests"] = map[string]any{"name": e.additional, "namespace": found.namespace}
+	}
+	deployment, err := found.deploymentSpec()
+	if err != nil {
+		return nil, err
+	}
+	if len(deployment) > 0 {
+		spec["deployment"] = deployment
+	}
+	patches, err := found.spreadPatches()
+	if err != nil {
+		return nil, err
+	}
 	if p.Credentials != nil {
 		patch, err := found.mergePatch()
 		if err != nil {
 			return nil, fmt.Errorf("writing the patch of %s: %w", p, err)
 		}
-		spec["patches"] = []any{map[string]any{
-			"patch":  patch,
-			"target": map[string]any{"kind": "Deployment", "name": capmoxDeployment},
-		}}
+		patches = append(patches, map[string]any{"patch": patch, "target": map[string]any{"kind": "Deployment", "name": capmoxDeployment}})
+	}
+	if len(patches) > 0 {
+		spec["patches"] = patches
 	}
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": operatorGroup,

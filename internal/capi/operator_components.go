@@ -176,7 +176,7 @@ func (p Provider) configSecret(namespace string) *unstructured.Unstructured {
 // sweep removes the components and variables that the provider's object refers
 // to no longer.
 func (o *operation) sweep(ctx context.Context, e entry) error {
-	kept := map[string]bool{e.components: true, e.config: true}
+	kept := map[string]bool{e.components: true, e.config: true, e.additional: true}
 	for _, kind := range []string{"ConfigMap", "Secret"} {
 		if err := deleteOthers(ctx, o.client, kind, e.object.GetNamespace(), e.provider.Label(), kept); err != nil {
 			return err

@@ -58,6 +58,8 @@ type Provider struct {
 	Variables map[string]string
 	// Credentials are set for Proxmox VE only.
 	Credentials *ProxmoxCredentials
+	// Availability, where set, changes how the provider's managers run.
+	Availability *Availability `json:",omitempty"`
 }
 
 // Label names the provider among all: "infrastructure-proxmox".

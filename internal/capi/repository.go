@@ -125,6 +125,11 @@ type releaseMetadata struct {
 
 func (r releaseMetadata) Get(ctx context.Context) (*clusterctlv1.Metadata, error) {
 	content, err := r.file(ctx, r.wanted, metadataFile)
+	if err != nil && r.wanted != r.version {
+		// A mirror need not hold the release that is installed: each release's
+		// metadata says of the earlier series which contracts they had.
+		content, err = r.file(ctx, r.version, metadataFile)
+	}
 	if err != nil {
 		return nil, err
 	}
