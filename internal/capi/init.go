@@ -12,9 +12,11 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/cluster-api/cmd/clusterctl/client/cluster"
 	"sigs.k8s.io/cluster-api/cmd/clusterctl/client/config"
@@ -419,6 +421,9 @@ func (n *installation) install(ctx context.Context, s step) error {
 	if err := n.cluster.ProviderComponents().Create(ctx, s.components.Objs()); err != nil {
 		return fmt.Errorf("%s %s: %w", doing, s.provider, err)
 	}
+	if err := n.sweepBudgets(ctx, s); err != nil {
+		return err
+	}
 	return n.enter(ctx, s)
 }
 
@@ -436,7 +441,32 @@ func (n *installation) enter(ctx context.Context, s step) error {
 	return nil
 }
 
-// withRestart makes the provider's pods start again with its new variables.
+// sweepBudgets removes the disruption budgets that a provider's components no
+// longer hold.
+func (n *installation) sweepBudgets(ctx context.Context, s step) error {
+	list := &policyv1.PodDisruptionBudgetList{}
+	selector := client.MatchingLabels{clusterv1.ProviderNameLabel: s.provider.Label()}
+	if err := n.reader.List(ctx, list, client.InNamespace(s.components.TargetNamespace()), selector); err != nil {
+		return fmt.Errorf("listing the disruption budgets of %s: %w", s.provider, err)
+	}
+	for i := range list.Items {
+		budget := &list.Items[i]
+		kept := slices.ContainsFunc(s.components.Objs(), func(o unstructured.Unstructured) bool {
+			return o.GetKind() == "PodDisruptionBudget" && o.GetName() == budget.Name
+		})
+		if kept {
+			continue
+		}
+		if err := n.reader.Delete(ctx, budget); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("removing the disruption budget of %s: %w", s.provider, err)
+		}
+	}
+	return nil
+}
+
+// withRestart makes the provider's pods start again with its new settings.
+// clusterctl changes a Deployment by a merge patch, in which what is no longer
+// set must be null to go.
 func (p Provider) withRestart(objects []unstructured.Unstructured) ([]unstructured.Unstructured, error) {
 	for i := range objects {
 		if objects[i].GetKind() != "Deployment" {
@@ -445,6 +475,16 @@ func (p Provider) withRestart(objects []unstructured.Unstructured) ([]unstructur
 		err := unstructured.SetNestedField(objects[i].Object, p.settingsHash(), "spec", "template", "metadata", "annotations", credentialsHashKey)
 		if err != nil {
 			return nil, fmt.Errorf("marking Deployment %s for a restart: %w", objects[i].GetName(), err)
+		}
+		pod := []string{"spec", "template", "spec"}
+		for _, list := range []string{"tolerations", "topologySpreadConstraints"} {
+			at := append(slices.Clone(pod), list)
+			if _, set, err := unstructured.NestedFieldNoCopy(objects[i].Object, at...); err != nil || set {
+				continue
+			}
+			if err := unstructured.SetNestedField(objects[i].Object, nil, at...); err != nil {
+				return nil, fmt.Errorf("clearing %s of Deployment %s: %w", list, objects[i].GetName(), err)
+			}
 		}
 	}
 	return objects, nil

@@ -121,27 +121,6 @@ func TestInitOnARealAPIServer(t *testing.T) {
 			t.Error("no Deployment changed")
 		}
 	})
-	t.Run("another version is refused before anything is done", func(t *testing.T) {
-		dir := t.TempDir()
-		if err := os.CopyFS(dir, os.DirFS(p.Artifacts.Repository)); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(filepath.Join(dir, "infrastructure-proxmox", "v0.9.0"), filepath.Join(dir, "infrastructure-proxmox", "v0.9.1")); err != nil {
-			t.Fatal(err)
-		}
-		other := options
-		other.Source.Repository = "file://" + dir
-		other.Providers = slices.Clone(providers)
-		other.Providers[0].Version = "v0.9.1"
-		before := generations(t, c)
-		err := Init(t.Context(), p.Config, other, nil)
-		if err == nil || !strings.Contains(err.Error(), "infrastructure-proxmox v0.9.0 is installed and v0.9.1 is asked for") {
-			t.Errorf("error is %v", err)
-		}
-		if after := generations(t, c); before != after {
-			t.Errorf("Deployments changed from %s to %s", before, after)
-		}
-	})
 	t.Run("clusterctl's client for a move reads the same inventory", func(t *testing.T) {
 		moving, err := ClusterClient(t.Context(), p.Config)
 		if err != nil {

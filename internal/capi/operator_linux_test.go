@@ -27,6 +27,7 @@ import (
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/helm"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/artifacts"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 )
 
 func TestMain(m *testing.M) {
@@ -108,15 +109,19 @@ func showLogs(t *testing.T, dir string) {
 
 func TestOperatorInstallsChangesAndRemovesProviders(t *testing.T) {
 	c, set := realPods(t)
+	repository := t.TempDir()
+	if err := set.WithOlder(repository, map[string]string{"ipam-in-cluster": "v1.0.3"}); err != nil {
+		t.Fatal(err)
+	}
 	options := capi.OperatorOptions{
 		Providers: []capi.Provider{
 			{Type: capi.Core, Name: "cluster-api", Version: "v1.14.2"},
 			{Type: capi.Infrastructure, Name: "proxmox", Version: "v0.9.0", Credentials: &capi.ProxmoxCredentials{
 				URL: proxmox(t), Token: "capi@pve!capi-token", Secret: "first-secret", Insecure: true,
 			}},
-			{Type: capi.IPAM, Name: "in-cluster", Version: "v1.1.0"},
+			{Type: capi.IPAM, Name: "in-cluster", Version: "v1.0.3"},
 		},
-		Source:      capi.Source{Repository: "file://" + set.Repository},
+		Source:      capi.Source{Repository: "file://" + repository},
 		CertManager: &helm.Chart{Ref: set.Charts["cert-manager"], Version: "v1.21.0"},
 		Operator:    helm.Chart{Ref: set.Charts["cluster-api-operator"], Version: "0.28.0"},
 		Owner:       "6a4c8f4e-2a0f-4d0e-8f3e-1c1b7a5d9e10",
@@ -125,7 +130,7 @@ func TestOperatorInstallsChangesAndRemovesProviders(t *testing.T) {
 	report := func(_ context.Context, phase, message string) {
 		t.Logf("%6.1fs %s: %s", time.Since(began).Seconds(), phase, message)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	if err := capi.EnsureOperator(ctx, c, options, report); err != nil {
 		t.Fatal(err)
@@ -174,6 +179,8 @@ func TestOperatorInstallsChangesAndRemovesProviders(t *testing.T) {
 		t.Errorf("clusterctl's init beside the operator answers %v", err)
 	}
 
+	options = operatorUpgrade(ctx, t, c, options, report)
+
 	if err := capi.RemoveOperator(ctx, c, options.Owner, true, report); err != nil {
 		t.Fatal(err)
 	}
@@ -183,6 +190,59 @@ func TestOperatorInstallsChangesAndRemovesProviders(t *testing.T) {
 	if left := deployments(t, c); left != "" {
 		t.Errorf("left are the Deployments %s", left)
 	}
+}
+
+// operatorUpgrade upgrades one provider, adds one, makes all more available, and
+// then takes the added one away.
+func operatorUpgrade(ctx context.Context, t *testing.T, c *kube.Client, options capi.OperatorOptions, report progress.Reporter) capi.OperatorOptions {
+	t.Helper()
+	availability := &capi.Availability{Replicas: 2, Spread: "kubernetes.io/hostname", DisruptionBudget: true}
+	options.Providers[2].Version = "v1.1.0"
+	options.Providers = append(options.Providers, capi.Provider{Type: capi.Bootstrap, Name: "kubeadm", Version: "v1.14.2"})
+	options.Availability = availability
+	for i := range options.Providers {
+		options.Providers[i].Availability = availability
+	}
+	if err := capi.EnsureOperator(ctx, c, options, report); err != nil {
+		t.Fatal(err)
+	}
+	if err := capi.Ready(ctx, c.Config, options.Providers); err != nil {
+		t.Error(err)
+	}
+	_, err := c.Object(ctx, "v1", "ConfigMap", "capi-ipam-in-cluster-system", artifacts.OlderOnly)
+	if !kube.IsAbsent(err) {
+		t.Errorf("the upgrade left an object of the older release: %v", err)
+	}
+	for namespace, name := range map[string]string{
+		"capi-system": "capi-controller-manager", "capmox-system": "capmox-controller-manager", "capi-ipam-in-cluster-system": "capi-ipam-in-cluster-controller-manager",
+		"capi-operator-system": "capi-operator-cluster-api-operator", "cert-manager": "cert-manager",
+	} {
+		d, err := c.Object(ctx, "apps/v1", "Deployment", namespace, name)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if text := fmt.Sprint(d.Object["spec"]); !strings.Contains(text, "replicas:2") || !strings.Contains(text, "topologyKey:kubernetes.io/hostname") {
+			t.Errorf("Deployment %s/%s is not as available as asked: %s", namespace, name, text)
+		}
+		if _, err := c.Object(ctx, "policy/v1", "PodDisruptionBudget", namespace, name); err != nil {
+			t.Errorf("Deployment %s/%s has no disruption budget: %v", namespace, name, err)
+		}
+	}
+
+	options.Providers[2].Version = "v1.0.3"
+	if err := capi.EnsureOperator(ctx, c, options, report); err == nil || !strings.Contains(err.Error(), "nothing is taken back to an older version") {
+		t.Errorf("an older version is answered with %v", err)
+	}
+	options.Providers[2].Version = "v1.1.0"
+	options.Providers = options.Providers[:3]
+	if err := capi.EnsureOperator(ctx, c, options, report); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := capi.Inventory(ctx, c.Config); err != nil || len(left) != 3 {
+		t.Errorf("after the removal of one there are %v, %v", left, err)
+	}
+	return options
 }
 
 func deployments(t *testing.T, c *kube.Client) string {

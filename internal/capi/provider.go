@@ -151,6 +151,9 @@ func componentsURL(ctx context.Context, p Provider, source Source) (*url.URL, er
 	if *folder != "latest" && CheckVersion(*folder) != nil {
 		return nil, fmt.Errorf("the URL %q of %s is not valid: its last folder must be a version or latest", raw, p.Label())
 	}
+	if p.URL != "" && *folder != "latest" && *folder != p.Version {
+		return nil, fmt.Errorf("the URL %q of %s is that of version %s, and %s is asked for: write latest into it, or the same version", raw, p.Label(), *folder, p.Version)
+	}
 	*folder = p.Version
 	location.Path = strings.Join(parts, "/")
 	return location, nil

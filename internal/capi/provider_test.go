@@ -37,6 +37,12 @@ func TestCheck(t *testing.T) {
 		"a version that is none is refused": {
 			providers: with(func(p []Provider) []Provider { p[0].Version = "vNext"; return p }), fails: []string{"vNext"},
 		},
+		"a URL of another version is refused": {
+			providers: with(func(p []Provider) []Provider {
+				p[0].URL = "https://mirror.example/capmox/v0.8.0/infrastructure-components.yaml"
+				return p
+			}), fails: []string{"is that of version v0.8.0, and v0.9.0 is asked for"},
+		},
 		"no core provider is refused":     {providers: talosOnProxmox()[2:], fails: []string{"exactly one core provider"}},
 		"a provider named twice is named": {providers: append(talosOnProxmox(), talosOnProxmox()[0]), fails: []string{"infrastructure-proxmox is named twice"}},
 		"CAPMOX without an IPAM provider is refused": {
@@ -101,8 +107,8 @@ func TestComponentsURLPinsTheVersion(t *testing.T) {
 			want:   "file:///srv/capi/infrastructure-proxmox/v0.9.0/infrastructure-components.yaml",
 			asset:  "file:///srv/capi/infrastructure-proxmox/v0.9.0/infrastructure-components.yaml",
 		},
-		"a URL of its own comes before the folder, and another version in it gives way": {
-			url:    "https://mirror.example/capmox/v0.8.0/infrastructure-components.yaml",
+		"a URL of its own comes before the folder, and latest in it becomes the version": {
+			url:    "https://mirror.example/capmox/latest/infrastructure-components.yaml",
 			source: Source{Repository: "file:///srv/capi"},
 			want:   "https://mirror.example/capmox/v0.9.0/infrastructure-components.yaml",
 			asset:  "https://mirror.example/capmox/v0.9.0/infrastructure-components.yaml",

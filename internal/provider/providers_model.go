@@ -16,6 +16,7 @@ import (
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/capi"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/helm"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 )
 
 // Where the charts are published.
@@ -26,19 +27,20 @@ const (
 )
 
 type providersModel struct {
-	ID          types.String   `tfsdk:"id"`
-	Cluster     types.Object   `tfsdk:"cluster"`
-	Method      types.String   `tfsdk:"method"`
-	Operator    types.Object   `tfsdk:"operator"`
-	CertManager types.Object   `tfsdk:"cert_manager"`
-	Repository  types.String   `tfsdk:"repository"`
-	Providers   types.Object   `tfsdk:"providers"`
-	OnDestroy   types.String   `tfsdk:"on_destroy"`
-	Installed   types.Map      `tfsdk:"installed"`
-	ClusterUID  types.String   `tfsdk:"cluster_uid"`
-	Instance    types.String   `tfsdk:"instance"`
-	Phase       types.String   `tfsdk:"phase"`
-	Timeouts    timeouts.Value `tfsdk:"timeouts"`
+	ID           types.String   `tfsdk:"id"`
+	Cluster      types.Object   `tfsdk:"cluster"`
+	Method       types.String   `tfsdk:"method"`
+	Operator     types.Object   `tfsdk:"operator"`
+	CertManager  types.Object   `tfsdk:"cert_manager"`
+	Repository   types.String   `tfsdk:"repository"`
+	Providers    types.Object   `tfsdk:"providers"`
+	Availability types.Object   `tfsdk:"availability"`
+	OnDestroy    types.String   `tfsdk:"on_destroy"`
+	Installed    types.Map      `tfsdk:"installed"`
+	ClusterUID   types.String   `tfsdk:"cluster_uid"`
+	Instance     types.String   `tfsdk:"instance"`
+	Phase        types.String   `tfsdk:"phase"`
+	Timeouts     timeouts.Value `tfsdk:"timeouts"`
 }
 
 type providersIdentity struct {
@@ -79,6 +81,41 @@ func (m *providersModel) check(ctx context.Context) diag.Diagnostics {
 	diags.Append(found...)
 	_, _, found = m.operator(ctx)
 	diags.Append(found...)
+	_, _, found = availabilityFrom(ctx, m.Availability)
+	diags.Append(found...)
+	diags.Append(m.checkMethod(ctx)...)
+	return diags
+}
+
+// method is who looks after the providers.
+func (m *providersModel) method() capi.Method {
+	if given(m.Method) {
+		return capi.Method(m.Method.ValueString())
+	}
+	return capi.Operator
+}
+
+// checkMethod finds what does not go with the method.
+func (m *providersModel) checkMethod(ctx context.Context) diag.Diagnostics {
+	var diags diag.Diagnostics
+	if m.Method.IsUnknown() {
+		return diags
+	}
+	byOperator := m.method() == capi.Operator
+	if byOperator && m.Operator.IsNull() {
+		diags.AddAttributeError(path.Root("operator"), "Unable to install the operator", "method = \"operator\" needs operator = { version = ... }.")
+	}
+	if !byOperator && !m.Operator.IsNull() {
+		diags.AddAttributeError(path.Root("operator"), "Unable to install the operator", "method = \"clusterctl\" installs no operator: leave it out, or change the method.")
+	}
+	var certManager certManagerChartModel
+	if !byOperator && !m.CertManager.IsNull() && !m.CertManager.IsUnknown() {
+		diags.Append(m.CertManager.As(ctx, &certManager, basetypes.ObjectAsOptions{})...)
+		if !certManager.Chart.IsNull() {
+			diags.AddAttributeError(path.Root("cert_manager").AtName("chart"), "Unable to use the chart",
+				"method = \"clusterctl\" installs cert-manager from its manifest, which lies in the repository or in its releases, and not from a chart.")
+		}
+	}
 	return diags
 }
 
@@ -133,29 +170,80 @@ func checkChart(attribute string, chart helm.Chart) diag.Diagnostics {
 	return diags
 }
 
-// options is what the engine is to bring about. The model is fully known at
-// apply.
-func (m *providersModel) options(ctx context.Context) (capi.OperatorOptions, error) {
+// ask is what an engine is to bring about, whichever it is.
+type ask struct {
+	providers    []capi.Provider
+	availability *capi.Availability
+	source       capi.Source
+}
+
+// ask reads what both engines need. The model is fully known at apply.
+func (m *providersModel) ask(ctx context.Context) (ask, error) {
 	providers, known, diags := providersFrom(ctx, m.Providers)
-	certManager, certManagerKnown, found := m.certManager(ctx)
+	availability, availabilityKnown, found := availabilityFrom(ctx, m.Availability)
 	diags.Append(found...)
+	if err := firstError(diags); err != nil {
+		return ask{}, err
+	}
+	if !known || !availabilityKnown {
+		return ask{}, errStillUnknown
+	}
+	for i := range providers {
+		providers[i].Availability = availability
+	}
+	return ask{providers: providers, availability: availability, source: capi.Source{Repository: m.Repository.ValueString()}}, nil
+}
+
+var errStillUnknown = errors.New("part of the configuration is still unknown")
+
+// operatorOptions is what the operator's engine is to bring about.
+func (m *providersModel) operatorOptions(ctx context.Context) (capi.OperatorOptions, error) {
+	asked, err := m.ask(ctx)
+	if err != nil {
+		return capi.OperatorOptions{}, err
+	}
+	certManager, certManagerKnown, diags := m.certManager(ctx)
 	operator, operatorKnown, found := m.operator(ctx)
 	diags.Append(found...)
 	if err := firstError(diags); err != nil {
 		return capi.OperatorOptions{}, err
 	}
-	if !known || !certManagerKnown || !operatorKnown {
-		return capi.OperatorOptions{}, errors.New("part of the configuration is still unknown")
+	if !certManagerKnown || !operatorKnown {
+		return capi.OperatorOptions{}, errStillUnknown
 	}
 	return capi.OperatorOptions{
-		Providers: providers, Source: capi.Source{Repository: m.Repository.ValueString()},
+		Providers: asked.providers, Source: asked.source, Availability: asked.availability,
 		CertManager: certManager, Operator: operator, Owner: m.Instance.ValueString(),
 	}, nil
 }
 
+// clusterctlOptions is what clusterctl's engine is to bring about.
+func (m *providersModel) clusterctlOptions(ctx context.Context) (capi.InitOptions, error) {
+	asked, err := m.ask(ctx)
+	if err != nil {
+		return capi.InitOptions{}, err
+	}
+	chart, known, diags := m.certManager(ctx)
+	if err := firstError(diags); err != nil {
+		return capi.InitOptions{}, err
+	}
+	if !known {
+		return capi.InitOptions{}, errStillUnknown
+	}
+	certManager := capi.CertManager{External: chart == nil}
+	if chart != nil {
+		certManager.Version = chart.Version
+	}
+	return capi.InitOptions{Providers: asked.providers, Source: asked.source, CertManager: certManager, Owner: m.Instance.ValueString(), Leases: providersLeases}, nil
+}
+
+// providersLeases can be given other times for tests.
+var providersLeases kube.Leases
+
 // wants says whether two models ask for the same on a cluster.
 func (m *providersModel) wants(other *providersModel) bool {
-	return m.Providers.Equal(other.Providers) && m.Operator.Equal(other.Operator) && m.CertManager.Equal(other.CertManager) && m.Repository.Equal(other.Repository)
+	return m.Providers.Equal(other.Providers) && m.Operator.Equal(other.Operator) && m.CertManager.Equal(other.CertManager) &&
+		m.Repository.Equal(other.Repository) && m.Availability.Equal(other.Availability) && m.method() == other.method()
 }
 
 // store takes over what a cluster's inventory says. It answers whether each

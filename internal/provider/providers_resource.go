@@ -80,6 +80,8 @@ func (r *providersResource) ModifyPlan(ctx context.Context, req resource.ModifyP
 	}
 	if cluster == sameCluster && state.Phase.ValueString() == phaseReady && plan.wants(&state) {
 		plan.Installed = state.Installed
+	} else if cluster == sameCluster {
+		resp.Diagnostics.Append(planChanges(ctx, &plan, &state)...)
 	}
 	if state.Instance.IsNull() {
 		plan.Instance = types.StringUnknown()
@@ -129,11 +131,10 @@ func (r *providersResource) Create(ctx context.Context, req resource.CreateReque
 // ensure has the engine bring everything about. started is called once the
 // cluster has answered, before anything is made.
 func (r *providersResource) ensure(ctx context.Context, m *providersModel, adopt bool, started func() error) error {
-	options, err := m.options(ctx)
+	install, err := m.engine(ctx, adopt)
 	if err != nil {
 		return err
 	}
-	options.Adopt = adopt
 	client, uid, err := r.data.reach(ctx, m.Cluster)
 	if err != nil {
 		return err
@@ -142,7 +143,7 @@ func (r *providersResource) ensure(ctx context.Context, m *providersModel, adopt
 	if err := started(); err != nil {
 		return err
 	}
-	if err := capi.EnsureOperator(ctx, client, options, reporter(&m.Phase)); err != nil {
+	if err := install(client); err != nil {
 		return err
 	}
 	installed, err := capi.Inventory(ctx, client.Config)
@@ -154,8 +155,20 @@ func (r *providersResource) ensure(ctx context.Context, m *providersModel, adopt
 	return nil
 }
 
+// engine answers the engine of the method, with what it is to bring about.
+func (m *providersModel) engine(ctx context.Context, adopt bool) (func(*kube.Client) error, error) {
+	if m.method() == capi.Clusterctl {
+		options, err := m.clusterctlOptions(ctx)
+		options.Adopt = adopt
+		return func(c *kube.Client) error { return capi.Init(ctx, c.Config, options, reporter(&m.Phase)) }, err
+	}
+	options, err := m.operatorOptions(ctx)
+	options.Adopt = adopt
+	return func(c *kube.Client) error { return capi.EnsureOperator(ctx, c, options, reporter(&m.Phase)) }, err
+}
+
 // Read drops the providers from state only when the very cluster that they were
-// installed on says that its operator has none.
+// installed on says that it has none of the method.
 func (r *providersResource) Read(ctx context.Context, req resource.ReadRequest, resp *resource.ReadResponse) {
 	var state providersModel
 	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
@@ -172,8 +185,8 @@ func (r *providersResource) Read(ctx context.Context, req resource.ReadRequest, 
 		failure{verb: "refresh", thing: state.thing(), cause: err, exists: "the prior state is kept"}.warn(&resp.Diagnostics)
 		return
 	}
-	ofOperator := slices.ContainsFunc(installed, func(i capi.Installed) bool { return i.Method == capi.Operator })
-	if !ofOperator && state.Phase.ValueString() == phaseReady {
+	there := slices.ContainsFunc(installed, func(i capi.Installed) bool { return i.Method == state.method() })
+	if !there && state.Phase.ValueString() == phaseReady {
 		resp.State.RemoveResource(ctx)
 		return
 	}
@@ -256,6 +269,9 @@ func (r *providersResource) remove(ctx context.Context, state *providersModel) (
 		if err != nil || len(stay) > 0 {
 			return stay, err
 		}
+	}
+	if state.method() == capi.Clusterctl {
+		return nil, capi.RemoveClusterctl(ctx, client.Config, state.Instance.ValueString(), reporter(nil))
 	}
 	certManager, _, _ := state.certManager(ctx)
 	return nil, capi.RemoveOperator(ctx, client, state.Instance.ValueString(), certManager != nil, reporter(nil))

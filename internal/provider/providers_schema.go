@@ -24,23 +24,26 @@ func (r *providersResource) Schema(ctx context.Context, _ resource.SchemaRequest
 	certManager.Attributes = maps.Clone(certManager.Attributes)
 	certManager.Attributes["chart"] = schema.StringAttribute{
 		Optional:            true,
-		MarkdownDescription: "Where its chart is: `oci://` reference, address of an archive or path. Defaults to `" + certManagerChart + "`.",
+		MarkdownDescription: "With `method = \"operator\"`, where its chart is: `oci://` reference, address of an archive or path. Defaults to `" + certManagerChart + "`.",
 	}
 	resp.Schema = schema.Schema{
-		MarkdownDescription: "Cluster API providers on a cluster, with the cert-manager and the cluster-api-operator that they need. Versions change in place. " +
+		MarkdownDescription: "Cluster API providers on a cluster, with the cert-manager that they need, and the cluster-api-operator where it looks after them. " +
+			"Providers are upgraded, added and removed in place; the plan warns with each change, and refuses what is older than what is installed. " +
+			"One that leaves the configuration is removed only once no object of its kinds is left. " +
 			"Components reach the operator through the cluster's own API, so the cluster needs no way to where they are published. " +
-			"Nothing is dialled at plan.",
+			"The cluster is not dialled at plan.",
 		Attributes: map[string]schema.Attribute{
 			"id":      keptString("UID of the cluster."),
 			"cluster": accessInput("The cluster to install on. Another cluster gets the providers as well, and those on the first cluster are forgotten."),
 			"method": schema.StringAttribute{
 				Optional: true, Computed: true, Default: stringdefault.StaticString(string(capi.Operator)),
-				MarkdownDescription: "Who looks after the providers: `operator`, the cluster-api-operator.",
-				Validators:          []validator.String{stringvalidator.OneOf(string(capi.Operator))},
+				MarkdownDescription: "Who looks after the providers: `operator`, the cluster-api-operator, or `clusterctl`, which leaves nothing running beside the providers. " +
+					"It does not change in place.",
+				Validators: []validator.String{stringvalidator.OneOf(string(capi.Operator), string(capi.Clusterctl))},
 			},
 			"operator": schema.SingleNestedAttribute{
-				Required:            true,
-				MarkdownDescription: "The cluster-api-operator.",
+				Optional:            true,
+				MarkdownDescription: "The cluster-api-operator: required with `method = \"operator\"`, and no part of the other.",
 				Attributes: map[string]schema.Attribute{
 					"version": schema.StringAttribute{Required: true, MarkdownDescription: "Version of its chart, such as `0.28.0`."},
 					"chart": schema.StringAttribute{
@@ -57,7 +60,8 @@ func (r *providersResource) Schema(ctx context.Context, _ resource.SchemaRequest
 					"the files of the releases as they are, as `{label}/{version}/{file}`. Defaults to the projects' own releases.",
 				Validators: []validator.String{stringvalidator.RegexMatches(regexp.MustCompile(`^(file:///|https://)`), "must begin with file:/// or https://")},
 			},
-			"providers": providersAttribute(),
+			"providers":    providersAttribute(),
+			"availability": availabilityAttribute(),
 			"on_destroy": schema.StringAttribute{
 				Optional: true, Computed: true, Default: stringdefault.StaticString(onDestroyAuto),
 				MarkdownDescription: "What a destroy does: `auto` removes the providers, unless the cluster holds Cluster API clusters: then it forgets them with a warning. " +
