@@ -217,6 +217,7 @@ func (n *installation) plan(ctx context.Context) error {
 		return fmt.Errorf("checking the Cluster API that is installed: %w", err)
 	}
 	installer := n.cluster.ProviderInstaller()
+	var faults []error
 	for _, p := range n.options.Providers {
 		components, err := n.components(ctx, p)
 		if err != nil {
@@ -225,7 +226,7 @@ func (n *installation) plan(ctx context.Context) error {
 		there, from, err := n.there(ctx, p, components)
 		switch {
 		case err != nil:
-			return err
+			faults = append(faults, err)
 		case there == missing:
 			installer.Add(components)
 			n.steps = append(n.steps, step{provider: p, components: components})
@@ -234,6 +235,9 @@ func (n *installation) plan(ctx context.Context) error {
 		case there == older:
 			n.upgrades = append(n.upgrades, step{provider: p, components: components, from: from})
 		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return err
 	}
 	if err := installer.Validate(ctx); err != nil {
 		return fmt.Errorf("checking that the providers work together: %w", err)

@@ -131,17 +131,19 @@ func (r *upgradeRig) upgraded(t *testing.T) {
 	}
 }
 
-// limited lets a number of writes through and then none: what a run sees whose
-// network is gone, and what a killed one leaves.
+// limited lets a number of writes through and then none, and ends the run: what
+// a killed one leaves.
 type limited struct {
 	next http.RoundTripper
-	left *atomic.Int32
+	left atomic.Int32
+	cut  func()
 }
 
 var errCutOff = errors.New("the network is gone")
 
 func (l *limited) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Method != http.MethodGet && l.left.Add(-1) < 0 {
+		l.cut()
 		return nil, errCutOff
 	}
 	return l.next.RoundTrip(req)
@@ -211,12 +213,15 @@ func TestInitUpgradesProvidersInPlace(t *testing.T) {
 		// interrupted one has left is what the complete one finds.
 		for _, writes := range []int32{1, 4, 9, 16, 25, 36} {
 			cut := rest.CopyConfig(r.Config)
-			var left atomic.Int32
-			left.Store(writes)
-			cut.Wrap(func(next http.RoundTripper) http.RoundTripper { return &limited{next: next, left: &left} })
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			limit := &limited{cut: func() { cancel(errCutOff) }}
+			limit.left.Store(writes)
+			cut.Wrap(func(next http.RoundTripper) http.RoundTripper {
+				limit.next = next
+				return limit
+			})
 			err := Init(ctx, cut, r.options, nil)
-			cancel()
+			cancel(nil)
 			if err == nil {
 				t.Fatalf("with %d writes it comes to its end", writes)
 			}
