@@ -76,7 +76,7 @@ func TestProvidersByClusterctlChangeInPlace(t *testing.T) {
 	newer.others = `bootstrap = { kubeadm = { version = "v1.14.2" } }`
 	newer.availability = `availability = { replicas = 2, spread = "kubernetes.io/hostname", disruption_budget = true, requests = { cpu = "11m" } }`
 	w.configure(newer.text())
-	plan := strings.Join(strings.Fields(w.must("plan", "-input=false")), " ")
+	plan := strings.Join(strings.Fields(w.must("plan", "-input=false", "-no-color")), " ")
 	for _, want := range []string{
 		"cluster-api: v1.13.4 -> v1.14.2, contract v1beta2", "ipam-in-cluster: v1.0.3 -> v1.1.0, contract v1beta1 -> v1beta2", "bootstrap-kubeadm: v1.14.2, new, contract v1beta2",
 	} {
@@ -115,7 +115,7 @@ func TestProvidersByClusterctlChangeInPlace(t *testing.T) {
 		configuration := newer
 		wrong.change(&configuration)
 		w.configure(configuration.text())
-		out, err := w.run("plan", "-input=false")
+		out, err := w.run("plan", "-input=false", "-no-color")
 		if err == nil || !strings.Contains(strings.Join(strings.Fields(strings.ReplaceAll(out, "│", "")), " "), wrong.says) {
 			t.Errorf("%s: the plan answers %v\n%s", name, err, out)
 		}

@@ -45,7 +45,7 @@ func planChanges(ctx context.Context, plan, state *providersModel) diag.Diagnost
 	installed, _ := textMap(state.Installed)
 	for _, p := range named {
 		if err := capi.CheckUpgrade(p, installed[p.Label()]); err != nil {
-			diags.AddAttributeError(path.Root("providers"), "Unable to change "+p.Label(), sentence(err.Error())+" Nothing was changed.")
+			diags.AddAttributeError(path.Root("providers"), "Unable to change "+p.Label(), sentence("the provider "+err.Error())+" Nothing was changed.")
 		}
 	}
 	if diags.HasError() {
