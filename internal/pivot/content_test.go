@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 func object(kind, name, uid string, content map[string]any, owners ...string) unstructured.Unstructured {
@@ -156,6 +157,19 @@ func byID(objects []unstructured.Unstructured) map[ID]*unstructured.Unstructured
 		found[idOf(&objects[i])] = &objects[i]
 	}
 	return found
+}
+
+// A discovery drops the contents of what stays: there may be much of it.
+func TestMachinesOfAClusterThatStaysAreNotCounted(t *testing.T) {
+	g := graphOf(side("a"))
+	stays := object("Machine", "neighbour", "n", map[string]any{"spec": map[string]any{"providerID": "proxmox://2", "clusterName": "kmgt"}})
+	g.add(&stays).object = nil
+	if ids := g.providerIDs(); len(ids) != 1 || ids[0] != "proxmox://1" {
+		t.Errorf("provider ids %v, want those of the Machine that moves", ids)
+	}
+	if all, _ := g.machines(client.ObjectKey{Namespace: "kmgt", Name: "kmgt"}); all > 1 {
+		t.Errorf("%d machines, want no more than the one that moves", all)
+	}
 }
 
 func TestTheGraphHoldsOnlyWhatBelongsToClusters(t *testing.T) {

@@ -55,7 +55,10 @@ func (g *graph) counts() map[string]int64 {
 func (g *graph) providerIDs() []string {
 	var ids []string
 	for _, machine := range g.ofKind(machineKind) {
-		if id := providerID(machine.object); machine.level >= 0 && id != "" {
+		if machine.level < 0 {
+			continue // of a Cluster that stays
+		}
+		if id := providerID(machine.object); id != "" {
 			ids = append(ids, id)
 		}
 	}
@@ -136,8 +139,10 @@ func (n *node) entry(existing bool) entry {
 // machines counts a Cluster's Machines, and those of its control plane.
 func (g *graph) machines(cluster client.ObjectKey) (all, controlPlane int) {
 	for _, m := range g.ofKind(machineKind) {
-		name, _, _ := unstructured.NestedString(m.object.Object, "spec", "clusterName")
-		if m.level < 0 || m.Namespace != cluster.Namespace || name != cluster.Name {
+		if m.level < 0 || m.Namespace != cluster.Namespace {
+			continue
+		}
+		if name, _, _ := unstructured.NestedString(m.object.Object, "spec", "clusterName"); name != cluster.Name {
 			continue
 		}
 		all++

@@ -4,7 +4,6 @@
 package acceptance
 
 import (
-	"bufio"
 	"encoding/json"
 	"io/fs"
 	"os"
@@ -14,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/audit"
 )
 
 // auditLogs keeps the audit logs of both API servers: that of the bootstrap
@@ -65,80 +66,41 @@ func (a *auditLogs) find(side, root string) {
 	})
 }
 
-// event is the part of an audit event that tells who managed a Cluster when.
-type event struct {
-	Stage     string `json:"stage"`
-	Verb      string `json:"verb"`
-	ObjectRef struct {
-		Resource, Namespace, Name, Subresource, APIGroup string
-	} `json:"objectRef"`
-	ResponseStatus struct {
-		Code int `json:"code"`
-	} `json:"responseStatus"`
-	RequestObject  json.RawMessage `json:"requestObject"`
-	ResponseObject json.RawMessage `json:"responseObject"`
-	StageTimestamp time.Time       `json:"stageTimestamp"`
-	side           string
-}
-
-func (a *auditLogs) read(t *testing.T) []event {
+func (a *auditLogs) read(t *testing.T) []audit.Event {
 	t.Helper()
-	var events []event
+	var events []audit.Event
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	for side, path := range a.kept {
-		file, err := os.Open(path)
+		read, err := audit.Read(side, path, "clusters", "nodes")
 		if err != nil {
 			t.Fatal(err)
 		}
-		scanner := bufio.NewScanner(file)
-		scanner.Buffer(nil, 64<<20)
-		for scanner.Scan() {
-			var e event
-			if json.Unmarshal(scanner.Bytes(), &e) == nil && e.Stage == "ResponseComplete" && e.ResponseStatus.Code < 300 {
-				e.side = side
-				events = append(events, e)
-			}
-		}
-		if err := scanner.Err(); err != nil {
-			t.Errorf("reading %s: %v", path, err)
-		}
-		_ = file.Close()
+		events = append(events, read...)
 	}
-	slices.SortStableFunc(events, func(a, b event) int { return a.StageTimestamp.Compare(b.StageTimestamp) })
+	slices.SortStableFunc(events, func(a, b audit.Event) int { return a.Done.Compare(b.Done) })
 	return events
 }
 
 // checkSingleWriter replays every write to the Cluster on both sides: at no
 // moment did both hold an un-paused copy.
-func checkSingleWriter(t *testing.T, events []event) {
+func checkSingleWriter(t *testing.T, events []audit.Event) {
 	t.Helper()
-	managing := map[string]bool{}
-	writes, both := 0, 0
-	for _, e := range events {
-		if e.ObjectRef.Resource != "clusters" || e.ObjectRef.APIGroup != "cluster.x-k8s.io" || e.ObjectRef.Name != "kmgt" && e.Verb != "create" || e.ObjectRef.Subresource != "" {
-			continue
-		}
-		var object struct {
-			Metadata struct{ DeletionTimestamp *time.Time }
-			Spec     struct{ Paused bool }
-		}
-		if len(e.ResponseObject) == 0 || json.Unmarshal(e.ResponseObject, &object) != nil {
-			t.Fatalf("the audit log of the %s cluster has no answer to %s of the Cluster", e.side, e.Verb)
-		}
-		writes++
-		managing[e.side] = e.Verb != "delete" && !object.Spec.Paused
-		if managing["bootstrap"] && managing["management"] {
-			both++
-			t.Errorf("at %s both clusters held an un-paused copy (%s on the %s cluster)", e.StageTimestamp, e.Verb, e.side)
-		}
+	told, err := audit.Replay(events)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if writes < 4 || !managing["management"] || managing["bootstrap"] {
-		t.Errorf("%d writes were seen, and in the end the managers are %v: the audit logs do not tell the whole story", writes, managing)
+	for _, both := range told.Both {
+		t.Error(both)
+	}
+	if last := told.Last["kmgt/kmgt"]; told.Writes < 4 || !slices.Equal(last, []string{"management"}) {
+		t.Errorf("%d writes were seen, and in the end the managers are %v: the audit logs do not tell the whole story", told.Writes, last)
 	}
 }
 
 // checkNodeOrder looks that the node was not ready first, then got its provider
 // id, then became ready.
-func checkNodeOrder(t *testing.T, events []event) {
+func checkNodeOrder(t *testing.T, events []audit.Event) {
 	t.Helper()
 	var story []string
 	note := func(what string) {
@@ -147,7 +109,7 @@ func checkNodeOrder(t *testing.T, events []event) {
 		}
 	}
 	for _, e := range events {
-		if e.side != "management" || e.ObjectRef.Resource != "nodes" || len(e.ResponseObject) == 0 {
+		if e.Side != "management" || e.ObjectRef.Resource != "nodes" || len(e.ResponseObject) == 0 {
 			continue
 		}
 		var node struct {

@@ -39,7 +39,7 @@ func (p *Plane) Client(t testing.TB) *kube.Client {
 // only the stored versions can be used.
 func (p *Plane) InstallKinds(t testing.TB, c *kube.Client, labels ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // many at once on a busy machine
 	defer cancel()
 	var installed []client.ObjectKey
 	for _, label := range labels {
