@@ -72,6 +72,7 @@ func (p *capiProvider) DataSources(context.Context) []func() datasource.DataSour
 	return []func() datasource.DataSource{
 		newTalosImageDataSource,
 		newProxmoxPermissionsDataSource,
+		newProviderComponentsDataSource,
 	}
 }
 

@@ -58,7 +58,7 @@ func (r *providersResource) Schema(ctx context.Context, _ resource.SchemaRequest
 				Optional: true,
 				MarkdownDescription: "A mirror of the providers' releases: the `file:///` or `https://` address, for the machine that runs Terraform, of a folder that holds " +
 					"the files of the releases as they are, as `{label}/{version}/{file}`. Defaults to the projects' own releases.",
-				Validators: []validator.String{stringvalidator.RegexMatches(regexp.MustCompile(`^(file:///|https://)`), "must begin with file:/// or https://")},
+				Validators: []validator.String{repositoryAddress()},
 			},
 			"providers":    providersAttribute(),
 			"availability": availabilityAttribute(),
@@ -78,6 +78,11 @@ func (r *providersResource) Schema(ctx context.Context, _ resource.SchemaRequest
 			"timeouts":    timeoutsAttribute(ctx, providersTimes),
 		},
 	}
+}
+
+// repositoryAddress checks the address of a mirror of releases.
+func repositoryAddress() validator.String {
+	return stringvalidator.RegexMatches(regexp.MustCompile(`^(file:///|https://)`), "must begin with file:/// or https://")
 }
 
 func (r *providersResource) IdentitySchema(_ context.Context, _ resource.IdentitySchemaRequest, resp *resource.IdentitySchemaResponse) {
