@@ -56,7 +56,7 @@ func copyExample(t *testing.T, changes ...string) string {
 func TestTheFirstPlanTellsMistakesInTheManifest(t *testing.T) {
 	cliPath(t)
 	variables := config.Variables{
-		"proxmox_endpoint": config.StringVariable("https://127.0.0.1:1"), "proxmox_token_id": config.StringVariable("root@pam!t"), "proxmox_token_secret": config.StringVariable("s"),
+		"proxmox_endpoint": config.StringVariable("https://127.0.0.1:1"), "proxmox_token_id": config.StringVariable("root@pam!tf"), "proxmox_token_secret": config.StringVariable("s"),
 		"vip": config.StringVariable("10.0.0.150"), "addresses": config.StringVariable("10.0.0.160-10.0.0.180"), "gateway": config.StringVariable("10.0.0.1"), "dns_server": config.StringVariable("10.0.0.1"),
 	}
 	// The example has a provider block, so the framework wants them at each step.

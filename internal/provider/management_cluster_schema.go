@@ -105,10 +105,12 @@ func (r *managementClusterResource) Schema(ctx context.Context, _ resource.Schem
 	}
 }
 
+// keptString is an attribute that an update does not change. After an import it
+// may be null until then, and the first update sets it.
 func keptString(description string) schema.StringAttribute {
 	return schema.StringAttribute{
 		Computed: true, MarkdownDescription: description,
-		PlanModifiers: []planmodifier.String{stringplanmodifier.UseStateForUnknown()},
+		PlanModifiers: []planmodifier.String{stringplanmodifier.UseNonNullStateForUnknown()},
 	}
 }
 

@@ -85,7 +85,7 @@ func TestServiceAccountErrorsSayWhatToDo(t *testing.T) {
 			step(lab.provider("endpoint", "https://127.0.0.1:9")+account(), "no answer from Proxmox VE at https://127.0.0.1:9"),
 			step(lab.provider()+strings.Replace(account(), "capi@pve", "capi@nope", 1), `the realm "nope" does not exist`),
 			step(lab.provider()+account(`confine_to = { pool = "nope" }`), `pool "nope" does not exist`),
-			step(lab.provider()+account(`permissions = "custom"`, `grants = [{ path = "/", privileges = ["VM.Monitor"] }]`), "no privilege VM.Monitor exists"),
+			step(lab.provider()+account(`permissions = "custom"`, `grants = [{ path = "/", privileges = ["VM.Monitor"] }]`), "No privilege VM.Monitor exists"),
 			step(good, "The cluster has no quorum", always(http.MethodPost, "/access/users", 500, "cluster not ready - no quorum?")),
 			step(good, "Something else holds the lock", always(http.MethodPost, "/access/roles", 500, "can't lock file '/x.lck' - got timeout")),
 			step(good, "pvecm updatecerts", always(http.MethodPut, "/access/acl", 596, "Connection timed out")),
