@@ -7,12 +7,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"time"
 
+	"helm.sh/helm/v3/pkg/action"
 	helmkube "helm.sh/helm/v3/pkg/kube"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/resource"
@@ -45,9 +48,23 @@ type boundClient struct {
 	// are no longer served: they are gone with their kind. Charts that are older
 	// than the cluster's version could neither be upgraded nor removed without it.
 	forgiving bool
-	// uninstalled is called when the objects of an uninstalled release are gone and
-	// its record is still there.
-	uninstalled func(context.Context) error
+	// uninstalled is called with what became of the wait until the objects of an
+	// uninstalled release are gone. Its record is still there.
+	uninstalled func(context.Context, error) error
+	// undeleted is why objects could not be deleted the last time, which the
+	// library does not pass on.
+	undeleted error
+	// release is the name of the release that this is about.
+	release string
+}
+
+// clientOf answers the client of a configuration.
+func clientOf(cfg *action.Configuration) (*boundClient, error) {
+	bound, ok := cfg.KubeClient.(*boundClient)
+	if !ok {
+		return nil, fmt.Errorf("the client of Helm is a %T", cfg.KubeClient)
+	}
+	return bound, nil
 }
 
 // Build reads the objects of a manifest. validate is set for what is to be
@@ -56,6 +73,12 @@ func (c *boundClient) Build(reader io.Reader, validate bool) (helmkube.ResourceL
 	if validate || !c.forgiving {
 		return c.Client.Build(reader, validate)
 	}
+	return c.buildServed(reader)
+}
+
+// buildServed reads the objects of a manifest that are of kinds which the
+// cluster serves.
+func (c *boundClient) buildServed(reader io.Reader) (helmkube.ResourceList, error) {
 	manifest, err := io.ReadAll(reader)
 	if err != nil {
 		return nil, err
@@ -115,13 +138,15 @@ func (c *boundClient) Update(original, target helmkube.ResourceList, force bool)
 }
 
 // UpdateThreeWayMerge leaves the CustomResourceDefinitions in place that are no
-// longer in the chart.
+// longer in the chart. To the library it is a success when it could not delete
+// the other objects that are no longer in it, which nobody would find again.
 func (c *boundClient) UpdateThreeWayMerge(original, target helmkube.ResourceList, force bool) (*helmkube.Result, error) {
-	return c.Client.UpdateThreeWayMerge(keepDefinitions(original, target), target, force)
-}
-
-func keepDefinitions(original, target helmkube.ResourceList) helmkube.ResourceList {
-	return original.Filter(func(info *resource.Info) bool { return !isDefinition(info) || target.Contains(info) })
+	result, err := c.Client.UpdateThreeWayMerge(original.Intersect(target), target, force)
+	if err != nil {
+		return result, err
+	}
+	result.Deleted, err = c.deleteOwned(original.Difference(target), c.notAnothers)
+	return result, err
 }
 
 // Delete deletes everything but CustomResourceDefinitions.
@@ -136,7 +161,9 @@ func (c *boundClient) DeleteWithPropagationPolicy(resources helmkube.ResourceLis
 	if len(left) == 0 {
 		return &helmkube.Result{}, nil
 	}
-	return c.Client.DeleteWithPropagationPolicy(left, policy)
+	result, errs := c.Client.DeleteWithPropagationPolicy(left, policy)
+	c.undeleted = errors.Join(errs...)
+	return result, errs
 }
 
 func withoutDefinitions(resources helmkube.ResourceList) helmkube.ResourceList {
@@ -174,7 +201,7 @@ func (c *boundClient) await(resources helmkube.ResourceList, timeout time.Durati
 		helmkube.PausedAsReady(true), helmkube.CheckJobs(jobs))
 	what := fmt.Sprintf("the %d objects of the release to be ready", len(resources))
 	reported := ""
-	return kube.Wait(ctx, what, func(ctx context.Context) (bool, string, error) {
+	return kube.Wait(ctx, what, unlessRefused(refusalTime, func(ctx context.Context) (bool, string, error) {
 		for _, info := range resources {
 			said = ""
 			ready, err := checker.IsReady(ctx, info)
@@ -195,7 +222,30 @@ func (c *boundClient) await(resources helmkube.ResourceList, timeout time.Durati
 			return false, now, nil
 		}
 		return true, "", nil
-	})
+	}))
+}
+
+// refusalTime is how long credentials may be refused while something is waited
+// for: an API server that is starting may do so for a moment, and a kubeconfig
+// that was revoked does not come back.
+const refusalTime = 30 * time.Second
+
+// unlessRefused ends a wait once the API server has refused the credentials at
+// each look for so long.
+func unlessRefused(limit time.Duration, check kube.Check) kube.Check {
+	var since time.Time
+	return func(ctx context.Context) (bool, string, error) {
+		done, now, err := check(ctx)
+		switch {
+		case !apierrors.IsUnauthorized(err):
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+		case time.Since(since) >= limit:
+			err = kube.Fatal(err)
+		}
+		return done, now, err
+	}
 }
 
 // WatchUntilReady waits for hooks. The library's watch knows no context but
@@ -219,7 +269,15 @@ func (c *boundClient) WatchUntilReady(resources helmkube.ResourceList, timeout t
 func (c *boundClient) WaitForDelete(resources helmkube.ResourceList, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
-	err := kube.Wait(ctx, fmt.Sprintf("%d objects of the release to be gone", len(resources)), func(ctx context.Context) (bool, string, error) {
+	err := c.awaitGone(ctx, resources)
+	if c.uninstalled == nil {
+		return err
+	}
+	return c.uninstalled(ctx, err)
+}
+
+func (c *boundClient) awaitGone(ctx context.Context, resources helmkube.ResourceList) error {
+	return kube.Wait(ctx, fmt.Sprintf("%d objects of the release to be gone", len(resources)), unlessRefused(refusalTime, func(ctx context.Context) (bool, string, error) {
 		for _, info := range withoutDefinitions(resources) {
 			err := kube.Classify(info.Get())
 			if err == nil {
@@ -230,9 +288,5 @@ func (c *boundClient) WaitForDelete(resources helmkube.ResourceList, timeout tim
 			}
 		}
 		return true, "", nil
-	})
-	if err != nil || c.uninstalled == nil {
-		return err
-	}
-	return c.uninstalled(ctx)
+	}))
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -73,6 +74,10 @@ func (c Chart) String() string {
 func (c Chart) Check() error {
 	remote := registry.IsOCI(c.Ref) || strings.Contains(c.Ref, "://")
 	switch {
+	case hasCredentials(c.Ref), hasCredentials(c.Repository):
+		return errors.New("a URL with a user name or password in it would show them in plans and errors: credentials have their own arguments")
+	case registry.IsOCI(c.Ref) && strings.Contains(c.Ref[strings.LastIndex(c.Ref, "/"):], ":") && !strings.Contains(c.Ref, "@"):
+		return fmt.Errorf("the chart %s has a tag: give it as the version", c.Ref)
 	case c.Ref == "":
 		return errors.New("no chart is given")
 	case remote && c.Repository != "":
@@ -85,6 +90,13 @@ func (c Chart) Check() error {
 		return fmt.Errorf("the chart %q starts neither with oci:// nor with https://", c.Ref)
 	}
 	return nil
+}
+
+// hasCredentials says whether a URL holds a user's name or password.
+func hasCredentials(text string) bool {
+	_, rest, ok := strings.Cut(text, "://")
+	host, _, _ := strings.Cut(rest, "/")
+	return ok && strings.Contains(host, "@")
 }
 
 // CheckVersion answers what is wrong with a version or constraint.
@@ -115,14 +127,18 @@ type Content struct {
 	Version, Digest string
 }
 
+// ErrNoChart says that there is no chart at a path on this machine.
+var ErrNoChart = errors.New("no chart archive or folder")
+
 // Inspect reads a chart on this machine, without its dependencies where these
-// are elsewhere.
+// are elsewhere. The error is [ErrNoChart] where there is none, and else what
+// keeps the chart from being installed.
 func (c Chart) Inspect() (Content, error) {
 	chart, err := c.fromDisk()
-	if err != nil {
-		return Content{}, err
+	if err == nil {
+		err = c.check(chart)
 	}
-	if err := chart.Validate(); err != nil {
+	if err != nil {
 		return Content{}, err
 	}
 	return Content{Version: chart.Metadata.Version, Digest: digestOf(chart)}, nil
@@ -164,7 +180,7 @@ func (c Chart) fetch(ctx context.Context) (*helmchart.Chart, error) {
 func (c Chart) fromDisk() (*helmchart.Chart, error) {
 	chart, err := loader.Load(c.Ref)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("no chart archive or folder %s on this machine (a chart of a registry starts with oci://, one of a repository needs the repository's URL)", c.Ref)
+		return nil, fmt.Errorf("%w %s on this machine (a chart of a registry starts with oci://, one of a repository needs the repository's URL)", ErrNoChart, c.Ref)
 	}
 	return chart, err
 }
@@ -181,6 +197,30 @@ func (c Chart) check(chart *helmchart.Chart) error {
 		return fmt.Errorf("the chart has the version %s, not %s", chart.Metadata.Version, c.Version)
 	}
 	return nil
+}
+
+// remoteRule matches a rule in a schema that would have to be fetched.
+var remoteRule = regexp.MustCompile(`"\$ref"\s*:\s*"https?:`)
+
+// CheckValues answers what the rules (values.schema.json) of a chart on this
+// machine have against a release's values. It fetches nothing, so that rules
+// which are elsewhere are left to the install.
+func (s Spec) CheckValues() error {
+	chart, err := s.Chart.fromDisk()
+	if err != nil {
+		return err
+	}
+	if remoteRules(chart) {
+		return nil
+	}
+	if err = chartutil.ProcessDependenciesWithMerge(chart, s.Values); err == nil {
+		_, err = chartutil.ToRenderValues(chart, s.Values, chartutil.ReleaseOptions{Name: s.Name, Namespace: s.Namespace, Revision: 1, IsInstall: true}, nil)
+	}
+	return s.masker().err(err)
+}
+
+func remoteRules(chart *helmchart.Chart) bool {
+	return remoteRule.Match(chart.Schema) || slices.ContainsFunc(chart.Dependencies(), remoteRules)
 }
 
 // annotate notes in the chart what its release's record would not tell.

@@ -20,8 +20,15 @@ import (
 // its dependencies and does not bring along, as `helm dependency build` does on
 // disk. A lock file decides on the version.
 func (c Chart) completeDependencies(ctx context.Context, chart *helmchart.Chart) error {
+	packed := slices.Clone(chart.Dependencies())
 	for _, wanted := range chart.Metadata.Dependencies {
-		if slices.ContainsFunc(chart.Dependencies(), func(there *helmchart.Chart) bool { return there.Name() == wanted.Name }) {
+		if slices.ContainsFunc(packed, func(there *helmchart.Chart) bool { return there.Name() == wanted.Name }) {
+			continue
+		}
+		// One chart can be wanted several times, under other names and in other versions.
+		if slices.ContainsFunc(chart.Dependencies(), func(there *helmchart.Chart) bool {
+			return there.Name() == wanted.Name && fits(there.Metadata.Version, wanted.Version)
+		}) {
 			continue
 		}
 		source, err := c.dependency(chart, wanted)

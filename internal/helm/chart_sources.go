@@ -148,22 +148,51 @@ func (c Chart) get(ctx context.Context, target string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the certificate authorities for %s: %w", request.URL.Host, err)
 	}
-	response, err := (&http.Client{Transport: transport}).Do(request)
+	shown := shownURL(request.URL)
+	response, err := (&http.Client{Transport: transport, CheckRedirect: staysSecret}).Do(request)
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		return nil, fmt.Errorf("GET %s: %w", shown, failed.Err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("GET %s: %s", request.URL.Redacted(), response.Status)
+		return nil, fmt.Errorf("GET %s: %s", shown, response.Status)
 	}
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxDownload+1))
 	if err != nil {
-		return nil, fmt.Errorf("GET %s: %w", request.URL.Redacted(), err)
+		return nil, fmt.Errorf("GET %s: %w", shown, err)
 	}
 	if len(data) > maxDownload {
-		return nil, fmt.Errorf("GET %s: more than %d MiB", request.URL.Redacted(), maxDownload>>20)
+		return nil, fmt.Errorf("GET %s: more than %d MiB", shown, maxDownload>>20)
 	}
 	return data, nil
+}
+
+// shownURL is a URL for people. The query of a signed one is a secret.
+func shownURL(target *url.URL) string {
+	public := *target
+	if public.RawQuery != "" {
+		public.RawQuery = "..."
+	}
+	return public.Redacted()
+}
+
+// maxRedirects is what Go's own client follows.
+const maxRedirects = 10
+
+// staysSecret refuses to follow a server from HTTPS to HTTP, where Go's client
+// would send the credentials along in clear text.
+func staysSecret(next *http.Request, before []*http.Request) error {
+	if next.URL.Scheme != "https" && before[0].URL.Scheme == "https" {
+		return fmt.Errorf("it leads from HTTPS to %s, which is not followed", shownURL(next.URL))
+	}
+	if len(before) >= maxRedirects {
+		return fmt.Errorf("it has led on %d times", maxRedirects)
+	}
+	return nil
 }
 
 // login answers how to get into a host that is asked with a scheme. Passwords

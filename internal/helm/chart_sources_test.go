@@ -174,6 +174,8 @@ func TestDependenciesAreFetched(t *testing.T) {
 		want  string
 		wrong string
 	}{
+		"twice, in two versions":             {parent(`- {name: probe, version: ~1.0.0, alias: a, repository: "` + repository + "\"}\n" + `- {name: probe, version: "~2", alias: b, repository: "` + repository + `"}`), "1.0.0 2.0.0", ""},
+		"twice, in one version":              {parent(`- {name: probe, version: "~1", alias: a, repository: "` + repository + "\"}\n" + `- {name: probe, version: "^1", alias: b, repository: "` + repository + `"}`), "1.2.0", ""},
 		"from a repository":                  {parent(`- {name: probe, version: "~1", repository: "` + repository + `"}`), "1.2.0", ""},
 		"from a registry":                    {parent(`- {name: probe, version: 1.0.0, repository: "` + oci + `"}`), "1.0.0", ""},
 		"from this machine":                  {parent(`- {name: probe, version: ">=1", repository: "file://` + beside + `"}`), "1.1.0", ""},
@@ -195,8 +197,12 @@ func TestDependenciesAreFetched(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := loaded.Dependencies(); len(got) != 1 || got[0].Metadata.Version != test.want {
-				t.Errorf("got %v, want probe %s", got, test.want)
+			var got []string
+			for _, dependency := range loaded.Dependencies() {
+				got = append(got, dependency.Metadata.Version)
+			}
+			if strings.Join(got, " ") != test.want {
+				t.Errorf("got probe %v, want %s", got, test.want)
 			}
 		})
 	}
@@ -238,6 +244,34 @@ func TestAChartsDigestIsThatOfItsFiles(t *testing.T) {
 		if digest(changed.folder(t)) == first {
 			t.Errorf("%s changed, and the digest did not", name)
 		}
+	}
+}
+
+func TestTheRulesOfAChartOnThisMachine(t *testing.T) {
+	rules := `{"properties": {"word": {"type": "integer"}, "adminPassword": {"pattern": "^x"}}}`
+	sub := newTestChart("1.0.0").with("charts/sub/Chart.yaml", "apiVersion: v2\nname: sub\nversion: 1.0.0\n").with("charts/sub/values.schema.json", rules).with("values.yaml", "")
+	for name, test := range map[string]struct {
+		chart  testChart
+		values string
+		wrong  string
+	}{
+		"values that fit":               {newTestChart("1.0.0").with("values.schema.json", rules), "word: 1", ""},
+		"values that do not":            {newTestChart("1.0.0").with("values.schema.json", rules), "word: x", "word"},
+		"the chart's own, which do not": {newTestChart("1.0.0").with("values.schema.json", rules), "", "word"},
+		"a secret that does not":        {newTestChart("1.0.0").with("values.schema.json", rules), "{word: 1, adminPassword: hunter2}", masked},
+		"values of a dependency":        {sub, "sub: {word: x}", "sub"},
+		"rules that are elsewhere":      {newTestChart("1.0.0").with("values.schema.json", `{"$ref": "http://127.0.0.1:1/rules.json"}`), "word: x", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			values, err := MergeValues([]string{test.values})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = Spec{Name: "probe", Chart: Chart{Ref: test.chart.folder(t)}, Values: values}.CheckValues()
+			if (err == nil) != (test.wrong == "") || err != nil && (!strings.Contains(err.Error(), test.wrong) || strings.Contains(err.Error(), "hunter2")) {
+				t.Errorf("got %v, want an error with %q", err, test.wrong)
+			}
+		})
 	}
 }
 

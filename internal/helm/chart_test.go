@@ -5,6 +5,7 @@ package helm
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -131,6 +132,29 @@ func TestCredentialsStayWithTheirHost(t *testing.T) {
 	}
 }
 
+func TestADownloadGivesNoSecretAway(t *testing.T) {
+	heard := make(chan string, 10)
+	open := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		heard <- r.Header.Get("Authorization")
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	t.Cleanup(open.Close)
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, open.URL+"/x", http.StatusFound) }))
+	t.Cleanup(secure.Close)
+	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}))
+	host := strings.TrimPrefix(secure.URL, "https://")
+	_, err := Chart{Ref: secure.URL + "/a.tgz", Logins: map[string]Login{host: {Username: "reader", Password: "sesame", CAPEM: ca}}}.load(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "from HTTPS to") || len(heard) > 0 {
+		t.Errorf("a redirect to HTTP: %v; the server behind it was asked %d times", err, len(heard))
+	}
+	for _, target := range []string{open.URL, "http://127.0.0.1:1"} {
+		_, err := Chart{Ref: target + "/a.tgz?signature=hunter2"}.load(t.Context())
+		if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "/a.tgz?...") {
+			t.Errorf("a signed URL: %v", err)
+		}
+	}
+}
+
 func TestADownloadEndsWithItsContext(t *testing.T) {
 	reached := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -169,9 +193,13 @@ func TestWhatAChartMayBeCalled(t *testing.T) {
 		"a registry as a repository":       {Chart{Ref: "cilium", Repository: "oci://quay.io/cilium/charts"}, false},
 		"a repository without a scheme":    {Chart{Ref: "cilium", Repository: "helm.cilium.io"}, false},
 		"a chart of some other scheme":     {Chart{Ref: "ftp://charts.example/cilium.tgz"}, false},
+		"a registry's chart by its digest": {Chart{Ref: "oci://quay.io:443/cilium@sha256:" + strings.Repeat("0", 64)}, true},
+		"a registry's chart with a tag":    {Chart{Ref: "oci://quay.io:443/cilium/charts/cilium:1.19.6"}, false},
+		"a URL with a password":            {Chart{Ref: "https://reader:hunter2@charts.example/cilium.tgz"}, false},
+		"a repository with a password":     {Chart{Ref: "cilium", Repository: "https://reader:hunter2@charts.example"}, false},
 		"a URL of a chart in a repository": {Chart{Ref: "https://charts.example/cilium.tgz", Repository: "https://helm.cilium.io"}, false},
 	} {
-		if err := test.chart.Check(); (err == nil) != test.right {
+		if err := test.chart.Check(); (err == nil) != test.right || err != nil && strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

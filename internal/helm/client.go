@@ -58,9 +58,9 @@ func (b *boundBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// configure makes Helm's configuration for one namespace of a cluster. All of
-// its requests end with ctx.
-func configure(ctx context.Context, c *kube.Client, namespace string, report progress.Reporter) (*action.Configuration, error) {
+// configure makes Helm's configuration for one release on a cluster. All of its
+// requests end with ctx.
+func configure(ctx context.Context, c *kube.Client, namespace, name string, report progress.Reporter) (*action.Configuration, error) {
 	getter, err := newGetter(ctx, c.Config, namespace)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func configure(ctx context.Context, c *kube.Client, namespace string, report pro
 	if err != nil {
 		return nil, fmt.Errorf("setting up Helm: %w", err)
 	}
-	cfg.KubeClient = &boundClient{Client: library, ctx: ctx, cluster: c, discovery: getter.live, clients: clients, report: report}
+	cfg.KubeClient = &boundClient{Client: library, ctx: ctx, cluster: c, discovery: getter.live, clients: clients, report: report, release: name}
 	cfg.Releases.MaxHistory = historyLimit
 	return cfg, nil
 }

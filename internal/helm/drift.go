@@ -35,7 +35,7 @@ const driftParallel = 8
 // An object that the server refuses to dry-run is not compared. An error means
 // that nothing is known.
 func Drift(ctx context.Context, c *kube.Client, namespace, name string, showTexts bool) ([]string, error) {
-	cfg, err := configure(ctx, c, namespace, nil)
+	cfg, err := configure(ctx, c, namespace, name, nil)
 	if err != nil {
 		return nil, fmt.Errorf("comparing the objects of Helm release %s/%s: %w", namespace, name, err)
 	}

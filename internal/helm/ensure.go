@@ -85,7 +85,7 @@ func (e Engine) reserveAndEnsure(ctx context.Context, c *kube.Client, spec Spec)
 	if err != nil {
 		return nil, fmt.Errorf("reserving Helm release %s: %w", spec, err)
 	}
-	released, dangling, err := e.ensure(held, c, spec, chart, lease.Inherited())
+	released, dangling, err := e.ensure(held, c, spec, chart, lease)
 	if dangling {
 		lease.Abandon()
 		return released, err
@@ -111,12 +111,18 @@ type operation struct {
 	chart   *helmchart.Chart
 	config  string
 	report  progress.Reporter
-	// interrupted says that an earlier run of this provider was cut off.
+	// interrupted says that an earlier run of this provider was cut off, which had
+	// begun its work at since, or taken it up from one that had.
 	interrupted bool
+	since       time.Time
 	// clientTime is how long another Helm client is waited for.
 	clientTime time.Duration
 	// before is the newest revision that was there when the operation began.
 	before int
+	// fresh says that the release was not this owner's when the operation began,
+	// and takenFrom whose finished release it was, if it was one.
+	fresh     bool
+	takenFrom string
 	// rolledBackTo is the label of the configuration that the operation has gone
 	// back to, if it has; a record from before this provider's time has none.
 	rolledBack   bool
@@ -128,14 +134,15 @@ type operation struct {
 // ensure answers, besides the record and an error, whether the record may say that
 // work is under way when there is none. The lease then stays, as after a killed
 // run: without it the record would be taken for another Helm client's.
-func (e Engine) ensure(ctx context.Context, c *kube.Client, spec Spec, chart *helmchart.Chart, interrupted bool) (released *Release, dangling bool, err error) {
-	cfg, err := configure(ctx, c, spec.Namespace, e.Report)
+func (e Engine) ensure(ctx context.Context, c *kube.Client, spec Spec, chart *helmchart.Chart, lease *kube.Lease) (released *Release, dangling bool, err error) {
+	cfg, err := configure(ctx, c, spec.Namespace, spec.Name, e.Report)
 	if err != nil {
 		return nil, false, fmt.Errorf("preparing Helm release %s: %w", spec, err)
 	}
 	op := &operation{
 		Spec: spec, cfg: cfg, cluster: c, chart: chart, config: hashConfig(chart.Metadata, spec.Values), report: e.Report,
-		interrupted: interrupted, clientTime: cmp.Or(e.ClientTime, clientTime),
+		interrupted: lease.Inherited(), since: lease.Since(), clientTime: cmp.Or(e.ClientTime, clientTime),
+		fresh: !spec.Adopt && !spec.AdoptUnmarked,
 	}
 	records, err := history(cfg, spec.Name)
 	if err != nil && !kube.IsAbsent(err) {
@@ -144,6 +151,7 @@ func (e Engine) ensure(ctx context.Context, c *kube.Client, spec Spec, chart *he
 	if len(records) > 0 {
 		last := records[len(records)-1]
 		op.before = last.Version
+		op.fresh = op.fresh && last.Labels[ownerLabel] != spec.Owner
 		if err := op.mayTake(last); err != nil {
 			return nil, false, err
 		}
@@ -169,6 +177,13 @@ func (o *operation) run(ctx context.Context, records []*release.Release) error {
 	if err != nil {
 		return err
 	}
+	if err := o.bringAbout(ctx, records); err != nil {
+		return err
+	}
+	return o.sweep(records)
+}
+
+func (o *operation) bringAbout(ctx context.Context, records []*release.Release) error {
 	if len(records) == 0 {
 		return o.install(ctx, false)
 	}
@@ -197,7 +212,15 @@ func (o *operation) mayTake(last *release.Release) error {
 		return nil
 	case owner == "":
 		return fmt.Errorf("a Helm release %s (chart %s, %s) is there already and was not made by this provider: %w", o, chartOf(last), last.Info.Status, ErrForeign)
-	case last.Info.Status != release.StatusDeployed, !o.differs(last):
+	case last.Info.Status != release.StatusDeployed:
+		return nil
+	case !o.differs(last):
+		if !o.interrupted {
+			o.takenFrom = owner
+		}
+		return nil
+	case o.interrupted && !last.Info.FirstDeployed.Time.Before(o.since):
+		// The interrupted run has installed it, so that it is in nobody's state.
 		return nil
 	}
 	return fmt.Errorf("a finished Helm release %s (chart %s) of another resource (%s) is there already: %w", o, chartOf(last), owner, ErrForeign)
@@ -229,7 +252,7 @@ func (o *operation) differs(last *release.Release) bool {
 // write its own end (it was cancelled, or the API server was away just then),
 // and answers it. ctx is the operation's context, end one that is still alive.
 func (o *operation) settle(ctx, end context.Context, failed error) (*Release, error) {
-	cfg, err := configure(end, o.cluster, o.Namespace, nil)
+	cfg, err := configure(end, o.cluster, o.Namespace, o.Name, nil)
 	var last *release.Release
 	if err == nil {
 		last, err = newest(cfg, o.Name)
@@ -247,6 +270,13 @@ func (o *operation) settle(ctx, end context.Context, failed error) (*Release, er
 	if failed != nil && last.Labels[ownerLabel] != o.Owner {
 		return nil, failed
 	}
+	if failed != nil && o.fresh && last.Info.Status == release.StatusDeployed {
+		// What follows has a mark of its own, and takes up what is not complete.
+		last.SetStatus(release.StatusFailed, failed.Error())
+		if err := cfg.Releases.Update(last); err != nil {
+			failed = fmt.Errorf("%w; marking it as failed: %w", failed, err)
+		}
+	}
 	if o.leftPending(ctx, last) {
 		if failed == nil {
 			failed = fmt.Errorf("the end of the operation on Helm release %s did not get on record", o)
@@ -257,7 +287,9 @@ func (o *operation) settle(ctx, end context.Context, failed error) (*Release, er
 			failed = fmt.Errorf("%w; marking it as failed: %w", failed, err)
 		}
 	}
-	return describe(last), failed
+	released := describe(last)
+	released.TakenFrom = o.takenFrom
+	return released, failed
 }
 
 // leftPending says whether this operation has left a record that says that work

@@ -78,7 +78,7 @@ func (f *fixture) ensure(t *testing.T, spec Spec) *Release {
 // status, and the lease is held by owner.
 func (f *fixture) interrupt(t *testing.T, owner string, status release.Status) {
 	t.Helper()
-	cfg, err := configure(t.Context(), f.Client, f.namespace, nil)
+	cfg, err := configure(t.Context(), f.Client, f.namespace, "probe", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,6 +146,12 @@ func TestReleases(t *testing.T) {
 		"charts that are not to be had":                                      testUnreachableSources,
 		"a record that cannot be read back is neither there nor absent":      testUnknownRecord,
 		"kill -9 at every write":                                             testKills,
+		"what unfinished revisions have brought goes":                        testLeftovers,
+		"what could not be deleted is found again":                           testUndeleted,
+		"a namespace that is being deleted":                                  testEndingNamespace,
+		"a finished release stays somebody's when its upgrade is killed":     testInterruptedOfAnother,
+		"a release that helm uninstall has kept on record":                   testUninstalledOnRecord,
+		"a run that fails late leaves what another may take up":              testFailedLate,
 	} {
 		t.Run(name, func(t *testing.T) {
 			test(t, &fixture{connected, running, "n-" + uuid.NewString()[:8]})
@@ -242,7 +248,7 @@ func testForeign(t *testing.T, f *fixture) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := configure(t.Context(), f.Client, f.namespace, nil)
+	cfg, err := configure(t.Context(), f.Client, f.namespace, "probe", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +278,7 @@ func testTakeOver(t *testing.T, f *fixture) {
 	f.ensure(t, first)
 	second := first
 	second.Owner = uuid.NewString()
-	if got := f.ensure(t, second); got.Owner != second.Owner || got.Revision != 1 {
+	if got := f.ensure(t, second); got.Owner != second.Owner || got.Revision != 1 || got.TakenFrom != first.Owner {
 		t.Errorf("took over %+v", got)
 	}
 	if err := Remove(t.Context(), f.Client, f.namespace, "probe", first.Owner, nil); err != nil {

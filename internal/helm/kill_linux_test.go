@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -202,11 +203,24 @@ func (f *fixture) nothingLeft(t *testing.T) {
 func killedInstall(t *testing.T, f *fixture) (work, func(*testing.T)) {
 	spec := f.spec(t, killChart("1.0.0"), "word: one")
 	return work{Spec: spec}, func(t *testing.T) {
-		// The killed provider has saved no state, so that the next one has another mark.
+		// The killed provider has saved no state, so that the next one has another
+		// mark, and somebody has changed the configuration meanwhile.
 		again := spec
-		again.Owner = uuid.NewString()
-		f.ensure(t, again)
-		f.mended(t, again.Owner, "one")
+		again.Owner, again.Chart.Ref, again.Values = uuid.NewString(), killChart("1.1.0").file(t), map[string]any{"word": "two"}
+		_, err := engine.Ensure(t.Context(), f.Client, again)
+		if errors.Is(err, ErrForeign) {
+			// Killed after its last write it had finished: nothing tells its release
+			// from one that is in some state, but that it is just what was wanted.
+			f.noLease(t)
+			spec.Owner = again.Owner
+			f.ensure(t, spec)
+			f.mended(t, again.Owner, "one")
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.mended(t, again.Owner, "two")
 	}
 }
 

@@ -49,11 +49,13 @@ func (o *operation) upgrade(ctx context.Context) error {
 	upgrade.MaxHistory = historyLimit
 	upgrade.ResetValues = true
 	upgrade.SkipCRDs = o.SkipCRDs
-	if bound, ok := o.cfg.KubeClient.(*boundClient); ok {
-		bound.forgiving = true
-		defer func() { bound.forgiving = false }()
+	bound, err := clientOf(o.cfg)
+	if err != nil {
+		return err
 	}
-	_, err := upgrade.RunWithContext(context.WithoutCancel(ctx), o.Name, o.chart, o.Values)
+	bound.forgiving = true
+	defer func() { bound.forgiving = false }()
+	_, err = upgrade.RunWithContext(context.WithoutCancel(ctx), o.Name, o.chart, o.Values)
 	if err != nil {
 		return fmt.Errorf("upgrading Helm release %s: %w", o, withCause(ctx, explain(err)))
 	}
@@ -72,7 +74,7 @@ func explain(err error) error {
 // uninstall removes what is there of the release, but for definitions, and its
 // records.
 func (o *operation) uninstall(ctx context.Context) error {
-	if err := uninstall(ctx, o.cfg, o.Name, nil); err != nil {
+	if err := uninstall(ctx, o.cfg, teardown{name: o.Name}); err != nil {
 		return fmt.Errorf("uninstalling Helm release %s: %w", o, withCause(ctx, err))
 	}
 	o.before = 0
@@ -128,9 +130,12 @@ func (o *operation) mark(ctx context.Context, last *release.Release) error {
 
 // await waits for the objects of a release that is on record as deployed.
 func (o *operation) await(last *release.Release) error {
-	bound, ok := o.cfg.KubeClient.(*boundClient)
-	if !ok || !o.Wait {
+	if !o.Wait {
 		return nil
+	}
+	bound, err := clientOf(o.cfg)
+	if err != nil {
+		return err
 	}
 	objects, err := bound.Build(strings.NewReader(last.Manifest), false)
 	if err == nil {

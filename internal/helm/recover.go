@@ -46,7 +46,7 @@ func (o *operation) awaitOthers(ctx context.Context, records []*release.Release)
 		return records, nil
 	}
 	reported := false
-	err := kube.Wait(ctx, "another Helm client that is at work on release "+o.String(), func(ctx context.Context) (bool, string, error) {
+	err := kube.Wait(ctx, "another Helm client that is at work on release "+o.String(), unlessRefused(refusalTime, func(ctx context.Context) (bool, string, error) {
 		var err error
 		records, err = history(o.cfg, o.Name)
 		if kube.IsAbsent(err) {
@@ -68,7 +68,7 @@ func (o *operation) awaitOthers(ctx context.Context, records []*release.Release)
 			o.report.Report(ctx, "waiting-for-client", now)
 		}
 		return false, now, nil
-	})
+	}))
 	return records, err
 }
 
@@ -152,7 +152,7 @@ func (o *operation) undo(ctx context.Context, failed error) error {
 	}
 	alive, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	cfg, err := configure(alive, o.cluster, o.Namespace, o.report)
+	cfg, err := configure(alive, o.cluster, o.Namespace, o.Name, o.report)
 	if err != nil {
 		return errors.Join(failed, err)
 	}
@@ -176,7 +176,7 @@ func (o *operation) undo(ctx context.Context, failed error) error {
 	}
 	complete := lastComplete(records[:len(records)-1])
 	if complete == nil {
-		if err := uninstall(alive, cfg, o.Name, nil); err != nil {
+		if err := uninstall(alive, cfg, teardown{name: o.Name}); err != nil {
 			return fmt.Errorf("%w; and it was not uninstalled: %w", failed, withCause(alive, err))
 		}
 		return fmt.Errorf("%w; it was uninstalled", failed)

@@ -22,7 +22,7 @@ import (
 // rewrite changes the newest record as another Helm client would.
 func (f *fixture) rewrite(t *testing.T, change func(*release.Release)) {
 	t.Helper()
-	cfg, err := configure(t.Context(), f.Client, f.namespace, nil)
+	cfg, err := configure(t.Context(), f.Client, f.namespace, "probe", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func (f *fixture) rewrite(t *testing.T, change func(*release.Release)) {
 // statuses answers the status of each revision on record, oldest first.
 func (f *fixture) statuses(t *testing.T) string {
 	t.Helper()
-	cfg, err := configure(t.Context(), f.Client, f.namespace, nil)
+	cfg, err := configure(t.Context(), f.Client, f.namespace, "probe", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

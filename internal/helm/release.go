@@ -93,6 +93,9 @@ type Release struct {
 	ValuesHash string
 	// Owner is the mark that [Ensure] left; empty on a release of somebody else.
 	Owner string
+	// TakenFrom is the mark of the owner whose finished release [Engine.Ensure] has
+	// found in just this configuration and taken over; empty where it was another way.
+	TakenFrom string
 }
 
 // Deployed says whether the last operation succeeded.
@@ -117,7 +120,7 @@ func describe(rel *release.Release) *Release {
 // error when the API server answered that there is none; any other error leaves
 // it open.
 func Read(ctx context.Context, c *kube.Client, namespace, name string) (*Release, error) {
-	cfg, err := configure(ctx, c, namespace, nil)
+	cfg, err := configure(ctx, c, namespace, name, nil)
 	if err != nil {
 		return nil, fmt.Errorf("reading Helm release %s/%s: %w", namespace, name, err)
 	}

@@ -11,12 +11,13 @@ import (
 	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"helm.sh/helm/v3/pkg/action"
 	helmkube "helm.sh/helm/v3/pkg/kube"
 	"helm.sh/helm/v3/pkg/release"
 
@@ -53,7 +54,7 @@ func Remove(ctx context.Context, c *kube.Client, namespace, name, owner string, 
 // error. It answers the CustomResourceDefinitions that were to go and stay,
 // each with its reason.
 func (e Engine) Remove(ctx context.Context, c *kube.Client, r Removal) (stay []string, err error) {
-	cfg, err := configure(ctx, c, r.Namespace, e.Report)
+	cfg, err := configure(ctx, c, r.Namespace, r.Name, e.Report)
 	if err != nil {
 		return nil, fmt.Errorf("uninstalling Helm release %s: %w", r, err)
 	}
@@ -68,6 +69,10 @@ func (e Engine) Remove(ctx context.Context, c *kube.Client, r Removal) (stay []s
 		return nil, nil
 	}
 	held, reservation, err := e.Leases.Acquire(ctx, c, lease, r.Owner, e.Report)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		// There is none, and nobody else can make one either.
+		return e.remove(ctx, c, r, last)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reserving Helm release %s: %w", r, err)
 	}
@@ -81,7 +86,7 @@ func (e Engine) Remove(ctx context.Context, c *kube.Client, r Removal) (stay []s
 }
 
 func (e Engine) remove(ctx context.Context, c *kube.Client, r Removal, last *release.Release) (stay []string, err error) {
-	cfg, err := configure(ctx, c, r.Namespace, e.Report)
+	cfg, err := configure(ctx, c, r.Namespace, r.Name, e.Report)
 	if err != nil {
 		return nil, fmt.Errorf("uninstalling Helm release %s: %w", r, err)
 	}
@@ -99,25 +104,16 @@ func (e Engine) remove(ctx context.Context, c *kube.Client, r Removal, last *rel
 		stay, err = removeDefinitions(ctx, c, names, e.Report)
 		return err
 	}
-	if err := uninstall(ctx, cfg, r.Name, definitions); err != nil {
+	ending, err := c.NamespaceEnds(ctx, r.Namespace)
+	if err != nil {
+		return nil, fmt.Errorf("uninstalling Helm release %s: %w", r, err)
+	}
+	// No hook can be made in a namespace that is being deleted, and the objects
+	// that the release has outside of it must go all the same.
+	if err := uninstall(ctx, cfg, teardown{name: r.Name, hookless: ending, gone: definitions}); err != nil {
 		return nil, fmt.Errorf("uninstalling Helm release %s: %w", r, withCause(ctx, err))
 	}
 	return stay, nil
-}
-
-// uninstall has the library uninstall a release. gone is called when its
-// objects are gone and its record is still there; it may be nil.
-func uninstall(ctx context.Context, cfg *action.Configuration, name string, gone func(context.Context) error) error {
-	bound, ok := cfg.KubeClient.(*boundClient)
-	if !ok {
-		return fmt.Errorf("the client of Helm is a %T", cfg.KubeClient)
-	}
-	bound.forgiving, bound.uninstalled = true, gone
-	defer func() { bound.forgiving, bound.uninstalled = false, nil }()
-	uninstall := action.NewUninstall(cfg)
-	uninstall.Timeout, uninstall.Wait = patience(ctx), true
-	_, err := uninstall.Run(name)
-	return err
 }
 
 // dropLease takes away what an interrupted run of the owner has left.

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 
 	helmchart "helm.sh/helm/v3/pkg/chart"
@@ -25,9 +26,30 @@ func MergeValues(documents []string) (map[string]any, error) {
 		if err := yaml.Unmarshal([]byte(document), &values); err != nil {
 			return nil, fmt.Errorf("values document %d is not a YAML mapping: %s", number+1, position(err))
 		}
+		if several(document) {
+			return nil, fmt.Errorf("values document %d holds several YAML documents, of which only the first would count: make each an element of its own", number+1)
+		}
 		merged = mergeMaps(merged, values)
 	}
 	return merged, nil
+}
+
+// boundary is a line that begins or ends a YAML document.
+var boundary = regexp.MustCompile(`(?m)^(---|\.\.\.)(\s|$)`)
+
+// several says whether there is anything after the first of several documents.
+func several(text string) bool {
+	if !boundary.MatchString(text) {
+		return false
+	}
+	filled := 0
+	for _, document := range boundary.Split(text, -1) {
+		var content any
+		if yaml.Unmarshal([]byte(document), &content) != nil || content != nil {
+			filled++
+		}
+	}
+	return filled > 1
 }
 
 // position keeps the line number of a YAML error and drops the rest, which

@@ -101,13 +101,68 @@ func (c *Client) Objects(ctx context.Context, apiVersion, kind, namespace string
 	return list.Items, nil
 }
 
-// EnsureNamespace creates a namespace unless it is there.
+// endPatience is how long the end of a namespace is waited for that is being
+// deleted: it takes seconds, unless a finalizer holds one of its objects.
+const endPatience = 2 * time.Minute
+
+// EnsureNamespace creates a namespace unless it is there. One that is being
+// deleted takes no more objects: its end is waited for.
 func (c *Client) EnsureNamespace(ctx context.Context, name string) error {
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if err := c.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("creating namespace %s: %w", name, err)
+	there, _, err := c.makeNamespace(ctx, name)
+	if there || err != nil {
+		return err
 	}
-	return nil
+	ctx, cancel := context.WithTimeout(ctx, endPatience)
+	defer cancel()
+	return Wait(ctx, "the end of namespace "+name+", which is being deleted", func(ctx context.Context) (bool, string, error) {
+		there, now, err := c.makeNamespace(ctx, name)
+		if err != nil && !Transient(err) {
+			err = Fatal(err)
+		}
+		return there, now, err
+	})
+}
+
+// makeNamespace answers whether the namespace can be used, and else what keeps
+// it from its end.
+func (c *Client) makeNamespace(ctx context.Context, name string) (there bool, now string, err error) {
+	namespace := &corev1.Namespace{}
+	err = c.Get(ctx, client.ObjectKey{Name: name}, namespace)
+	if err == nil {
+		return namespace.DeletionTimestamp == nil, whatHolds(namespace), nil
+	}
+	// Who may not look may still be allowed to make it.
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		err = c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return false, "", fmt.Errorf("creating namespace %s: %w", name, err)
+	}
+	return true, "", nil
+}
+
+// NamespaceEnds says whether a namespace is being deleted, so that nothing can
+// be created in it. Of one that is gone, or that nobody may look at, it says no.
+func (c *Client) NamespaceEnds(ctx context.Context, name string) (bool, error) {
+	namespace := &corev1.Namespace{}
+	err := c.Get(ctx, client.ObjectKey{Name: name}, namespace)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading namespace %s: %w", name, err)
+	}
+	return namespace.DeletionTimestamp != nil, nil
+}
+
+// whatHolds tells what keeps a namespace from its end, as its conditions have it.
+func whatHolds(namespace *corev1.Namespace) string {
+	for _, condition := range namespace.Status.Conditions {
+		if condition.Status == corev1.ConditionTrue && condition.Message != "" {
+			return condition.Message
+		}
+	}
+	return ""
 }
 
 // Classify marks an API server's proof of absence, an object not found or a

@@ -44,11 +44,17 @@ type Lease struct {
 	duration time.Duration
 	// inherited says that the lease was there already.
 	inherited bool
+	since     time.Time
 }
 
 // Inherited says whether the lease was found and not made: an earlier run was
 // interrupted, since a run that comes to its end removes its lease.
 func (l *Lease) Inherited() bool { return l.inherited }
+
+// Since answers when the work began that the lease stands for: when it was
+// taken or, by the clock of an interrupted run that it was inherited from, when
+// that run took it. Inherited again, it stays the time of the first run.
+func (l *Lease) Since() time.Time { return l.since }
 
 // Fresh says whether nobody else can hold the lease at this moment: it was
 // renewed within three quarters of its duration. A run that was stopped and goes
@@ -92,9 +98,10 @@ func (l Leases) take(ctx context.Context, c client.Client, key client.ObjectKey,
 		found := &coordinationv1.Lease{}
 		err := c.Get(ctx, key, found)
 		inherited := err == nil
+		mine := l.object(key, holder)
 		switch {
 		case apierrors.IsNotFound(err):
-			err = c.Create(ctx, l.object(key, holder))
+			err = c.Create(ctx, mine)
 		case err == nil:
 			owner := ptr.Deref(found.Spec.HolderIdentity, "")
 			left := time.Until(ptr.Deref(found.Spec.RenewTime, metav1.MicroTime{}).Add(l.Duration))
@@ -109,13 +116,15 @@ func (l Leases) take(ctx context.Context, c client.Client, key client.ObjectKey,
 				}
 				continue
 			}
-			mine := l.object(key, holder)
 			mine.ResourceVersion = found.ResourceVersion
+			if found.Spec.AcquireTime != nil {
+				mine.Spec.AcquireTime = found.Spec.AcquireTime
+			}
 			err = c.Update(ctx, mine)
 		}
 		switch {
 		case err == nil:
-			return &Lease{client: c, key: key, holder: holder, begun: sent, duration: l.Duration, inherited: inherited}, nil
+			return &Lease{client: c, key: key, holder: holder, begun: sent, duration: l.Duration, inherited: inherited, since: mine.Spec.AcquireTime.Time}, nil
 		case apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) && ctx.Err() == nil && !namespaceMissing(err):
 		case Transient(err) && time.Now().Before(patience):
 			if err := pause(ctx, min(pollInterval, l.Renewal)); err != nil {

@@ -6,11 +6,13 @@ package kube_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,8 +35,54 @@ func (u *unsteady) Get(ctx context.Context, key client.ObjectKey, into client.Ob
 	return u.Client.Get(ctx, key, into, opts...)
 }
 
-func TestALeaseOnARealAPIServer(t *testing.T) {
+// TestOnARealAPIServer runs all that needs one.
+func TestOnARealAPIServer(t *testing.T) {
 	c := plane.Start(t).Client(t)
+	t.Run("a lease", func(t *testing.T) { testLeases(t, c) })
+	t.Run("a namespace", func(t *testing.T) { testNamespaces(t, c) })
+}
+
+// testNamespaces has one that is being deleted and that a finalizer holds for a
+// while.
+func testNamespaces(t *testing.T, c *kube.Client) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range 2 {
+		if err := c.EnsureNamespace(ctx, "ending"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ending", Name: "held", Finalizers: []string{"test.example/held"}}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ending"}}
+	if err := errors.Join(c.Create(ctx, held), c.Client.Delete(ctx, namespace)); err != nil {
+		t.Fatal(err)
+	}
+	if ends, err := c.NamespaceEnds(ctx, "ending"); err != nil || !ends {
+		t.Errorf("that it is being deleted: %v, %v", ends, err)
+	}
+	soon, stop := context.WithTimeout(ctx, 3*time.Second)
+	defer stop()
+	if err := c.EnsureNamespace(soon, "ending"); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "being deleted") {
+		t.Errorf("while a finalizer holds it: %v", err)
+	}
+	made := make(chan error, 1)
+	go func() { made <- c.EnsureNamespace(ctx, "ending") }()
+	held.Finalizers = nil
+	if err := c.Update(ctx, held); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-made; err != nil {
+		t.Error(err)
+	}
+	if ends, err := c.NamespaceEnds(ctx, "ending"); err != nil || ends {
+		t.Errorf("that the new one is being deleted: %v, %v", ends, err)
+	}
+	if ends, err := c.NamespaceEnds(ctx, "nowhere"); err != nil || ends {
+		t.Errorf("that one which is not there is being deleted: %v, %v", ends, err)
+	}
+}
+
+func testLeases(t *testing.T, c *kube.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	quick := kube.Leases{Duration: 2 * time.Second, Renewal: 300 * time.Millisecond}
@@ -94,6 +142,9 @@ func TestALeaseOnARealAPIServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		second.Abandon()
+		if !second.Since().Truncate(time.Microsecond).Equal(first.Since().Truncate(time.Microsecond)) {
+			t.Errorf("the work began at %s, and its heir says %s", first.Since(), second.Since())
+		}
 		if said.Load() == 0 {
 			t.Error("it waited without a word")
 		}

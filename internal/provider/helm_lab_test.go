@@ -77,6 +77,16 @@ func (lab *helmLab) chart(version string, templates ...string) string {
 	return dir
 }
 
+// ruled is a chart whose value word has to be a number.
+func (lab *helmLab) ruled() string {
+	lab.t.Helper()
+	chart := lab.chart("1.0.0")
+	if err := os.WriteFile(filepath.Join(chart, "values.schema.json"), []byte(`{"properties": {"word": {"type": "integer"}}}`), 0o600); err != nil {
+		lab.t.Fatal(err)
+	}
+	return chart
+}
+
 // unready is a template of a Deployment that no control plane without nodes makes ready.
 const unready = `apiVersion: apps/v1
 kind: Deployment

@@ -5,11 +5,14 @@ package provider
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/hashicorp/terraform-plugin-framework/diag"
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
+	"github.com/hashicorp/terraform-plugin-framework/tfsdk"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/helm"
@@ -43,6 +46,7 @@ func (r *helmReleaseResource) ModifyPlan(ctx context.Context, req resource.Modif
 			return
 		}
 	}
+	plan.checkLocalChart(ctx, req.Config, &resp.Diagnostics)
 	computed := plan.planned(created, &state)
 	if created {
 		computed.setIn(ctx, resp)
@@ -64,6 +68,33 @@ func (r *helmReleaseResource) ModifyPlan(ctx context.Context, req resource.Modif
 		computed["changes"] = plan.changesFrom(ctx, &state)
 	}
 	computed.setIn(ctx, resp)
+}
+
+// checkLocalChart answers what is wrong with a chart on this machine, and what its
+// rules have against the values. A chart that is not there yet may be made by
+// the same apply.
+func (m *helmReleaseModel) checkLocalChart(ctx context.Context, config tfsdk.Config, diags *diag.Diagnostics) {
+	if m.Chart.IsUnknown() || m.Repository.IsUnknown() || m.Version.IsUnknown() || !m.chart().Local() {
+		return
+	}
+	_, err := m.chart().Inspect()
+	if errors.Is(err, helm.ErrNoChart) {
+		return
+	}
+	if err != nil {
+		diags.AddAttributeError(path.Root("chart"), "Unable to use the chart", sentence(err.Error()))
+		return
+	}
+	whole := *m
+	diags.Append(config.GetAttribute(ctx, path.Root("set_wo"), &whole.SetWO)...)
+	spec, err := whole.spec(ctx)
+	if err != nil {
+		// Part of the values is unknown.
+		return
+	}
+	if err := spec.CheckValues(); err != nil {
+		diags.AddAttributeError(path.Root("values"), "Unable to use the values with the chart", sentence(err.Error()))
+	}
 }
 
 // plannedValues are what ModifyPlan plans of the computed attributes.

@@ -95,10 +95,20 @@ func (r *helmReleaseResource) Create(ctx context.Context, req resource.CreateReq
 	}
 	if err == nil {
 		resp.Diagnostics.Append(markApplied(ctx, resp.Private, released)...)
+		plan.warnTaken(released, &resp.Diagnostics)
 	}
 	plan.nothingKnown()
 	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
 	resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
+}
+
+// warnTaken tells of a finished release of the same configuration that was
+// there. As a rule a run made it that was killed before it could save its state.
+func (m *helmReleaseModel) warnTaken(released *helm.Release, diags *diag.Diagnostics) {
+	if released.TakenFrom != "" {
+		diags.AddWarning("The Helm release was there already", sentence(fmt.Sprintf("%s was found with this very chart and values, made by another resource of this provider (%s), "+
+			"and was taken over. Should another state hold that resource, remove it there: terraform state rm ADDRESS", m.thing(), released.TakenFrom)))
+	}
 }
 
 // attempt says what is special about one time that a release is brought about.

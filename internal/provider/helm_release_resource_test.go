@@ -65,6 +65,9 @@ func TestHelmRelease(t *testing.T) {
 		"Ctrl-C leaves what the next apply takes up":           testHelmInterrupted,
 		"another cluster gets the release as well":             testHelmOtherCluster,
 		"import and move":                                      testHelmImported,
+		"two states want one release":                          testHelmTwoStates,
+		"a kubeconfig that is revoked in the middle":           testHelmRevoked,
+		"values that fit into no record":                       testHelmHugeValues,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, newHelmLab(t, running)) })
 	}
@@ -270,43 +273,6 @@ func testHelmForeign(t *testing.T, lab *helmLab) {
 	})
 }
 
-// testHelmKilled kills the provider at some of its writing calls: the first one,
-// one in the middle and the last one. The engine's tests do so at each.
-func testHelmKilled(t *testing.T, lab *helmLab) {
-	configuration := lab.release(lab.chart("1.0.0"), `values = ["word: one"]`)
-	w := newWorkspace(t, configuration)
-	w.must("apply", "-auto-approve", "-input=false")
-	writes := lab.Strike(0, nil)
-	if writes < 5 {
-		t.Fatalf("an undisturbed apply writes only %d times", writes)
-	}
-	w.must("destroy", "-auto-approve", "-input=false")
-	for _, i := range []int{1, writes/2 + 1, writes} {
-		t.Run(fmt.Sprintf("write %d", i), func(t *testing.T) {
-			w := newWorkspace(t, configuration)
-			lab.Strike(i, w.kill)
-			if out, err := w.run("apply", "-auto-approve", "-input=false"); err == nil {
-				t.Fatalf("the apply whose provider was killed succeeds:\n%s", out)
-			}
-			lab.Strike(0, nil)
-			w.must("apply", "-auto-approve", "-input=false")
-			if word, err := lab.word(); err != nil || word != "one" {
-				t.Errorf("the release says %q, %v", word, err)
-			}
-			if record, err := lab.record(); err != nil || !record.Deployed() {
-				t.Errorf("the release is %+v, %v", record, err)
-			}
-			if out, err := w.run("plan", "-detailed-exitcode", "-input=false"); err != nil {
-				t.Errorf("the plan after it is not empty: %v\n%s", err, out)
-			}
-			w.must("destroy", "-auto-approve", "-input=false")
-			if err := lab.gone(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
 func TestAHelmReleaseIsCheckedBeforeAnythingIsDialled(t *testing.T) {
 	cliPath(t)
 	lab := &helmLab{t: t, kubeconfig: "/nonexistent", namespace: "apps"}
@@ -314,6 +280,14 @@ func TestAHelmReleaseIsCheckedBeforeAnythingIsDialled(t *testing.T) {
 	for _, test := range []struct{ configuration, wrong string }{
 		{lab.release("./probe", `values = ["a: [hunter2"]`), `(?s)Unable to read the values.*document 1`},
 		{lab.release("./probe", `values = ["a: 1", "- hunter2"]`), `(?s)Unable to read the values.*document 2`},
+		{lab.release("./probe", `values = ["hunter2"]`), `(?s)Unable to read the values.*document 1`},
+		{lab.release("./probe", `values = ["a: 1\n---\nb: hunter2"]`), `(?s)Unable to read the values.*several`},
+		{lab.release("oci://charts.example/a:1.2.3"), `(?s)Unable to use the chart.*tag`},
+		{lab.release("https://u:hunter2@charts.example/a.tgz"), `(?s)Unable to use the chart.*credentials`},
+		{lab.release(lab.chart("1.0.0"), `version = "2.0.0"`), `(?s)Unable to use the chart.*1.0.0,\s+not\s+2.0.0`},
+		{lab.release(lab.chart("not-a-version")), `(?s)Unable to use the chart`},
+		{lab.release(lab.ruled(), `values = ["word: hunter2"]`), `(?s)Unable to use the values with the chart.*word`},
+		{lab.release(lab.ruled(), `values = ["word: 1"]`, `set_wo = [{ name = "word", value = "hunter2" }]`, `set_wo_version = "1"`), `(?s)Unable to use the values with the chart.*word`},
 		{lab.release("./probe", `version = "latest"`), `(?s)Unable to use the chart's version.*latest`},
 		{lab.release("probe", `repository = "charts.example"`), `(?s)Unable to use the chart.*not a URL`},
 		{lab.release("probe", `repository = "oci://charts.example/a"`), `(?s)Unable to use the chart.*needs no\s+repository`},

@@ -24,12 +24,13 @@ type Proxy struct {
 	// URL is where it listens.
 	URL string
 
-	mu     sync.Mutex
-	down   bool
-	writes int
-	at     int
-	struck func()
-	refuse func(*http.Request) bool
+	mu      sync.Mutex
+	down    bool
+	revoked bool
+	writes  int
+	at      int
+	struck  func()
+	refuse  func(*http.Request) bool
 }
 
 // Proxy starts a proxy, which ends with the test.
@@ -82,6 +83,13 @@ func (x *Proxy) SetDown(down bool) {
 	x.down = down
 }
 
+// SetRevoked refuses the credentials of all calls, or takes them again.
+func (x *Proxy) SetRevoked(revoked bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.revoked = revoked
+}
+
 // Refuse answers the calls that refused picks out with an error of the server,
 // and does not carry them out. Nil ends it.
 func (x *Proxy) Refuse(refused func(*http.Request) bool) {
@@ -93,9 +101,9 @@ func (x *Proxy) Refuse(refused func(*http.Request) bool) {
 func (x *Proxy) failing(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		x.mu.Lock()
-		down, hit, struck := x.down, false, x.struck
+		down, revoked, hit, struck := x.down, x.revoked, false, x.struck
 		refused := x.refuse != nil && x.refuse(r)
-		if r.Method != http.MethodGet && !isRenewal(r) && !down && !refused {
+		if r.Method != http.MethodGet && !isRenewal(r) && !down && !revoked && !refused {
 			x.writes++
 			hit = x.writes == x.at
 		}
@@ -103,6 +111,10 @@ func (x *Proxy) failing(next http.Handler) http.Handler {
 		switch {
 		case down, refused:
 			http.Error(w, "etcd is away", http.StatusServiceUnavailable)
+		case revoked:
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"Unauthorized","reason":"Unauthorized","code":401}`)
 		case hit:
 			next.ServeHTTP(httptest.NewRecorder(), r)
 			struck()
