@@ -98,9 +98,12 @@ func (e Engine) reserveAndEnsure(ctx context.Context, c *kube.Client, spec Spec)
 	return released, err
 }
 
+// leasePrefix begins the names of the leases on releases.
+const leasePrefix = "terraform-provider-capi.helm."
+
 // leaseKey names the lease on a release that is being worked on.
 func leaseKey(spec Spec) client.ObjectKey {
-	return client.ObjectKey{Namespace: spec.Namespace, Name: "terraform-provider-capi.helm." + spec.Name}
+	return client.ObjectKey{Namespace: spec.Namespace, Name: leasePrefix + spec.Name}
 }
 
 // operation is one run of Ensure on a release that it has reserved.

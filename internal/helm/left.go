@@ -8,14 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"helm.sh/helm/v3/pkg/action"
 	helmkube "helm.sh/helm/v3/pkg/kube"
 	"helm.sh/helm/v3/pkg/release"
 	"helm.sh/helm/v3/pkg/storage/driver"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/resource"
+	"k8s.io/utils/ptr"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 )
@@ -26,6 +30,29 @@ const (
 	releaseNameAnnotation      = "meta.helm.sh/release-name"
 	releaseNamespaceAnnotation = "meta.helm.sh/release-namespace"
 )
+
+// Unfinished names the releases, as namespace/name, that interrupted runs of this
+// provider have left on a cluster and nobody has taken up since. Where nobody
+// may look for them it answers none.
+func Unfinished(ctx context.Context, c *kube.Client) ([]string, error) {
+	leases := &coordinationv1.LeaseList{}
+	err := c.List(ctx, leases)
+	if apierrors.IsForbidden(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking for unfinished Helm releases: %w", err)
+	}
+	var unfinished []string
+	for _, lease := range leases.Items {
+		name, ok := strings.CutPrefix(lease.Name, leasePrefix)
+		lasts := time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second
+		if ok && time.Since(ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{}).Time) > lasts {
+			unfinished = append(unfinished, lease.Namespace+"/"+name)
+		}
+	}
+	return unfinished, nil
+}
 
 // neverComplete answers the revisions that failed or were interrupted.
 func neverComplete(records []*release.Release) []*release.Release {

@@ -10,9 +10,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/helm"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 )
 
@@ -23,7 +25,11 @@ import (
 // being in state from one that is in another state.
 func testHelmKilled(t *testing.T, lab *helmLab) {
 	first, second := lab.release(lab.chart("1.0.0"), `values = ["word: one"]`), lab.release(lab.chart("1.1.0"), `values = ["word: two"]`)
+	if err := lab.EnsureNamespace(t.Context(), lab.namespace); err != nil {
+		t.Fatal(err)
+	}
 	w := newWorkspace(t, first)
+	lab.Strike(0, nil)
 	w.must("apply", "-auto-approve", "-input=false")
 	writes := lab.Strike(0, nil)
 	if writes < 5 {
@@ -61,6 +67,39 @@ func testHelmKilled(t *testing.T, lab *helmLab) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// testHelmRenamed kills the provider in the middle of an install, after which the
+// configuration gives the release another name: what is left under the first one is told.
+func testHelmRenamed(t *testing.T, lab *helmLab) {
+	first := lab.release(lab.chart("1.0.0"), `values = ["word: one"]`)
+	w := newWorkspace(t, first)
+	lab.Strike(4, w.kill)
+	if out, err := w.run("apply", "-auto-approve", "-input=false"); err == nil {
+		t.Fatalf("the apply whose provider was killed succeeds:\n%s", out)
+	}
+	lab.Strike(0, nil)
+	left := lab.namespace + "/probe"
+	err := kube.Wait(t.Context(), "the killed run's lease to run out", func(ctx context.Context) (bool, string, error) {
+		names, err := helm.Unfinished(ctx, lab.Client)
+		return slices.Contains(names, left), strings.Join(names, " "), err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.configure(strings.Replace(first, `name      = "probe"`, `name      = "renamed"`, 1))
+	if out := w.must("apply", "-auto-approve", "-input=false", "-no-color"); !strings.Contains(out, "Unfinished Helm releases") || !strings.Contains(out, left) {
+		t.Errorf("nothing is told of the first release:\n%s", out)
+	}
+	w.must("destroy", "-auto-approve", "-input=false")
+	w.configure(first)
+	if out := w.must("apply", "-auto-approve", "-input=false", "-no-color"); strings.Contains(out, left+" on the cluster") {
+		t.Errorf("the release itself is told as another one:\n%s", out)
+	}
+	w.must("destroy", "-auto-approve", "-input=false")
+	if err := lab.gone(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -80,7 +81,8 @@ func (r *helmReleaseResource) Create(ctx context.Context, req resource.CreateReq
 		resp.Diagnostics.Append(resp.Identity.Set(ctx, plan.identity())...)
 		return firstError(resp.Diagnostics)
 	}
-	released, err := r.ensure(ctx, &plan, attempt{started: started})
+	unfinished := func(names []string) { plan.warnUnfinished(names, &resp.Diagnostics) }
+	released, err := r.ensure(ctx, &plan, attempt{started: started, unfinished: unfinished})
 	if err != nil {
 		problem := failure{verb: "install", thing: plan.thing(), cause: err, exists: "no release was made", next: nextAfterHelm(err, "mend the cause and run apply again")}
 		if released != nil {
@@ -111,6 +113,16 @@ func (m *helmReleaseModel) warnTaken(released *helm.Release, diags *diag.Diagnos
 	}
 }
 
+// warnUnfinished names what killed runs have left. One of them may be this very
+// release, under the name that the configuration gave it then.
+func (m *helmReleaseModel) warnUnfinished(names []string, diags *diag.Diagnostics) {
+	others := slices.DeleteFunc(names, func(name string) bool { return name == m.ID.ValueString() })
+	if len(others) > 0 {
+		diags.AddWarning("Unfinished Helm releases are there", sentence(fmt.Sprintf("interrupted runs of this provider have left %s on the cluster of %s. "+
+			"An apply that wants one of them takes it up; what nobody wants any more has to be uninstalled", strings.Join(others, ", "), m.thing())))
+	}
+}
+
 // attempt says what is special about one time that a release is brought about.
 type attempt struct {
 	// adopt takes the release up whoever made it, repair brings its objects back.
@@ -121,6 +133,9 @@ type attempt struct {
 	clusterUID string
 	// started is called before anything is written; may be nil.
 	started func() error
+	// unfinished is called with the other releases that interrupted runs have left
+	// on the cluster; may be nil.
+	unfinished func(names []string)
 }
 
 // ensure has the engine bring the release about and takes its record over into
@@ -147,6 +162,12 @@ func (r *helmReleaseResource) ensure(ctx context.Context, m *helmReleaseModel, h
 	}
 	m.ClusterUID = types.StringValue(uid)
 	spec.AdoptUnmarked = how.clusterUID == uid
+	if how.unfinished != nil {
+		// Where the API server fails, what follows tells it.
+		if names, err := helm.Unfinished(ctx, client); err == nil {
+			how.unfinished(names)
+		}
+	}
 	released, err := helm.Engine{Leases: helmLeases, Report: reporter(&m.Phase), Started: how.started}.Ensure(ctx, client, spec)
 	if released != nil {
 		m.store(released)

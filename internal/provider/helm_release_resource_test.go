@@ -66,6 +66,7 @@ func TestHelmRelease(t *testing.T) {
 		"another cluster gets the release as well":             testHelmOtherCluster,
 		"import and move":                                      testHelmImported,
 		"two states want one release":                          testHelmTwoStates,
+		"a killed install under another name":                  testHelmRenamed,
 		"a kubeconfig that is revoked in the middle":           testHelmRevoked,
 		"values that fit into no record":                       testHelmHugeValues,
 	} {
