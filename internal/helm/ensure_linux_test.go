@@ -184,6 +184,9 @@ func testRealChart(t *testing.T, f *fixture, archive string, documents []string)
 	if again := f.ensure(t, spec); again.Revision != 1 {
 		t.Errorf("the same again made revision %d", again.Revision)
 	}
+	if got := f.drift(t, true); got != "" {
+		t.Errorf("right after the install there is a drift:\n%s", got)
+	}
 	if err := Remove(t.Context(), f.Client, f.namespace, "probe", spec.Owner, nil); err != nil {
 		t.Fatal(err)
 	}
