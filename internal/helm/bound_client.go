@@ -5,6 +5,7 @@ package helm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -214,7 +215,7 @@ func (c *boundClient) await(resources helmkube.ResourceList, timeout time.Durati
 			if ready {
 				continue
 			}
-			now := strings.TrimSpace(info.ObjectName() + ": " + said)
+			now := info.ObjectName() + ": " + cmp.Or(strings.TrimSpace(said), "not seen by its controller yet")
 			if now != reported {
 				reported = now
 				c.report.Report(ctx, "waiting", now)

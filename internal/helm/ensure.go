@@ -140,7 +140,7 @@ type operation struct {
 func (e Engine) ensure(ctx context.Context, c *kube.Client, spec Spec, chart *helmchart.Chart, lease *kube.Lease) (released *Release, dangling bool, err error) {
 	cfg, err := configure(ctx, c, spec.Namespace, spec.Name, e.Report)
 	if err != nil {
-		return nil, false, fmt.Errorf("preparing Helm release %s: %w", spec, err)
+		return nil, lease.Inherited(), fmt.Errorf("preparing Helm release %s: %w", spec, err)
 	}
 	op := &operation{
 		Spec: spec, cfg: cfg, cluster: c, chart: chart, config: hashConfig(chart.Metadata, spec.Values), report: e.Report,
@@ -149,19 +149,19 @@ func (e Engine) ensure(ctx context.Context, c *kube.Client, spec Spec, chart *he
 	}
 	records, err := history(cfg, spec.Name)
 	if err != nil && !kube.IsAbsent(err) {
-		return nil, false, fmt.Errorf("looking for Helm release %s: %w", spec, err)
+		return nil, lease.Inherited(), fmt.Errorf("looking for Helm release %s: %w", spec, err)
 	}
 	if len(records) > 0 {
 		last := records[len(records)-1]
 		op.before = last.Version
 		op.fresh = op.fresh && last.Labels[ownerLabel] != spec.Owner
 		if err := op.mayTake(last); err != nil {
-			return nil, false, err
+			return nil, lease.Inherited(), err
 		}
 	}
 	if e.Started != nil {
 		if err := e.Started(); err != nil {
-			return nil, false, err
+			return nil, lease.Inherited(), err
 		}
 	}
 	err = op.run(ctx, records)
@@ -290,6 +290,8 @@ func (o *operation) settle(ctx, end context.Context, failed error) (*Release, er
 			failed = fmt.Errorf("%w; marking it as failed: %w", failed, err)
 		}
 	}
+	// Left as it was found, it is still an interrupted run's.
+	o.dangling = o.dangling || o.interrupted && underWay(last)
 	released := describe(last)
 	released.TakenFrom = o.takenFrom
 	return released, failed

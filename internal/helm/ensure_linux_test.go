@@ -74,6 +74,20 @@ func (f *fixture) ensure(t *testing.T, spec Spec) *Release {
 	return released
 }
 
+// ensureUntil is an Ensure whose time is over once its progress says something.
+func (f *fixture) ensureUntil(t *testing.T, spec Spec, said string) (*Release, error) {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	late := engine
+	late.Report = func(_ context.Context, _, message string) {
+		if strings.Contains(message, said) {
+			cancel(context.DeadlineExceeded)
+		}
+	}
+	return late.Ensure(ctx, f.Client, spec)
+}
+
 // interrupt leaves the release behind as a killed run does: the record says
 // status, and the lease is held by owner.
 func (f *fixture) interrupt(t *testing.T, owner string, status release.Status) {
@@ -362,10 +376,8 @@ func testHeld(t *testing.T, f *fixture) {
 func testFailedWait(t *testing.T, f *fixture) {
 	spec := f.spec(t, newTestChart("1.0.0").unready())
 	spec.Wait = true
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	released, err := engine.Ensure(ctx, f.Client, spec)
-	if err == nil || !strings.Contains(err.Error(), "Deployment") || !strings.Contains(err.Error(), "0 out of 1") {
+	released, err := f.ensureUntil(t, spec, "0 out of 1")
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Deployment") || !strings.Contains(err.Error(), "0 out of 1") {
 		t.Errorf("got %v, want what was not ready", err)
 	}
 	if released == nil || released.Status != "failed" || released.Owner != spec.Owner {
@@ -476,10 +488,8 @@ metadata: {name: hook, annotations: {helm.sh/hook: post-install, helm.sh/hook-de
 spec: {template: {spec: {restartPolicy: Never, containers: [{name: main, image: registry.example/none}]}}}
 `, "\n"))
 	spec := f.spec(t, broken)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	released, err := engine.Ensure(ctx, f.Client, spec)
-	if err == nil || released == nil || released.Status != "failed" {
+	released, err := f.ensureUntil(t, spec, "hook")
+	if !errors.Is(err, context.DeadlineExceeded) || released == nil || released.Status != "failed" {
 		t.Fatalf("got %+v, %v", released, err)
 	}
 	spec.Chart.Ref = newTestChart("1.0.1").file(t)

@@ -185,14 +185,20 @@ func (l *Lease) renew(ctx context.Context, times Leases) {
 func (l *Lease) Release(ctx context.Context) error {
 	l.cancel(nil)
 	l.stopped.Wait()
-	found := &coordinationv1.Lease{}
-	if err := l.client.Get(ctx, l.key, found); err != nil {
-		return client.IgnoreNotFound(err)
+	for {
+		found := &coordinationv1.Lease{}
+		if err := l.client.Get(ctx, l.key, found); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		if ptr.Deref(found.Spec.HolderIdentity, "") != l.holder {
+			return nil
+		}
+		err := l.client.Delete(ctx, found, client.Preconditions{ResourceVersion: &found.ResourceVersion})
+		// A last renewal may be carried out after its request was cancelled.
+		if !apierrors.IsConflict(err) {
+			return client.IgnoreNotFound(err)
+		}
 	}
-	if ptr.Deref(found.Spec.HolderIdentity, "") != l.holder {
-		return nil
-	}
-	return client.IgnoreNotFound(l.client.Delete(ctx, found, client.Preconditions{ResourceVersion: &found.ResourceVersion}))
 }
 
 // Abandon ends the renewal and leaves the lease to run out, as a killed run does.

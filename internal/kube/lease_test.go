@@ -35,6 +35,27 @@ func (u *unsteady) Get(ctx context.Context, key client.ObjectKey, into client.Ob
 	return u.Client.Get(ctx, key, into, opts...)
 }
 
+// overtaken carries a renewal out before its first deletion, as a server does
+// that gets to a cancelled request late.
+type overtaken struct {
+	client.Client
+	deletions int
+}
+
+func (o *overtaken) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
+	if o.deletions++; o.deletions == 1 {
+		lease := &coordinationv1.Lease{}
+		if err := o.Get(ctx, client.ObjectKeyFromObject(object), lease); err != nil {
+			return err
+		}
+		lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now().Add(time.Second)}
+		if err := o.Update(ctx, lease); err != nil {
+			return err
+		}
+	}
+	return o.Client.Delete(ctx, object, opts...)
+}
+
 // TestOnARealAPIServer runs all that needs one.
 func TestOnARealAPIServer(t *testing.T) {
 	c := plane.Start(t).Client(t)
@@ -109,6 +130,19 @@ func testLeases(t *testing.T, c *kube.Client) {
 			t.Error("a lease that was given back counts as left behind")
 		}
 		second.Abandon()
+	})
+	t.Run("is released though a late renewal comes first", func(t *testing.T) {
+		late := &overtaken{Client: c}
+		_, lease, err := quick.Acquire(ctx, late, key("late"), "one", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lease.Release(ctx); err != nil || late.deletions != 2 {
+			t.Errorf("%d deletions, %v", late.deletions, err)
+		}
+		if err := c.Get(ctx, key("late"), &coordinationv1.Lease{}); !apierrors.IsNotFound(err) {
+			t.Errorf("it answers %v", err)
+		}
 	})
 	t.Run("is taken where the API server fails for a moment", func(t *testing.T) {
 		_, lease, err := quick.Acquire(ctx, &unsteady{Client: c, failures: 2}, key("flaky"), "one", nil)
