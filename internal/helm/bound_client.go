@@ -52,6 +52,9 @@ type boundClient struct {
 	// uninstalled is called with what became of the wait until the objects of an
 	// uninstalled release are gone. Its record is still there.
 	uninstalled func(context.Context, error) error
+	// hook says that the objects which are waited for next are a hook's and not
+	// those of the release.
+	hook bool
 	// undeleted is why objects could not be deleted the last time, which the
 	// library does not pass on.
 	undeleted error
@@ -150,15 +153,27 @@ func (c *boundClient) UpdateThreeWayMerge(original, target helmkube.ResourceList
 	return result, err
 }
 
-// Delete deletes everything but CustomResourceDefinitions.
+// Delete deletes everything but CustomResourceDefinitions and what another
+// release has taken over.
 func (c *boundClient) Delete(resources helmkube.ResourceList) (*helmkube.Result, []error) {
-	return c.DeleteWithPropagationPolicy(resources, metav1.DeletePropagationBackground)
+	c.hook = true
+	return c.delete(resources, metav1.DeletePropagationBackground)
 }
 
-// DeleteWithPropagationPolicy does as [boundClient.Delete]. To the library
-// nothing to delete is an error.
+// DeleteWithPropagationPolicy does as [boundClient.Delete]. The library deletes
+// hooks with that one, and the objects of a release with this one.
 func (c *boundClient) DeleteWithPropagationPolicy(resources helmkube.ResourceList, policy metav1.DeletionPropagation) (*helmkube.Result, []error) {
-	left := withoutDefinitions(resources)
+	c.hook = false
+	return c.delete(resources, policy)
+}
+
+// delete takes it that there may be nothing to delete, which is an error to the library.
+func (c *boundClient) delete(resources helmkube.ResourceList, policy metav1.DeletionPropagation) (*helmkube.Result, []error) {
+	left, err := c.notTaken(withoutDefinitions(resources))
+	if err != nil {
+		c.undeleted = err
+		return nil, []error{err}
+	}
 	if len(left) == 0 {
 		return &helmkube.Result{}, nil
 	}
@@ -271,7 +286,8 @@ func (c *boundClient) WaitForDelete(resources helmkube.ResourceList, timeout tim
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
 	err := c.awaitGone(ctx, resources)
-	if c.uninstalled == nil {
+	if c.uninstalled == nil || c.hook {
+		c.hook = false
 		return err
 	}
 	return c.uninstalled(ctx, err)
@@ -280,12 +296,12 @@ func (c *boundClient) WaitForDelete(resources helmkube.ResourceList, timeout tim
 func (c *boundClient) awaitGone(ctx context.Context, resources helmkube.ResourceList) error {
 	return kube.Wait(ctx, fmt.Sprintf("%d objects of the release to be gone", len(resources)), unlessRefused(refusalTime, func(ctx context.Context) (bool, string, error) {
 		for _, info := range withoutDefinitions(resources) {
-			err := kube.Classify(info.Get())
-			if err == nil {
-				return false, info.ObjectName() + " is still there", nil
-			}
-			if !kube.IsAbsent(err) {
+			object, whose, err := live(info)
+			if err != nil {
 				return false, "", err
+			}
+			if object != nil && c.notAnothers(whose) {
+				return false, info.ObjectName() + " is still there", nil
 			}
 		}
 		return true, "", nil

@@ -114,26 +114,49 @@ func (c *boundClient) deleteOwned(objects helmkube.ResourceList, ours func(mark)
 	return deleted, errors.Join(failed...)
 }
 
-func deleteOne(info *resource.Info, ours func(mark) bool) (deleted bool, err error) {
-	helper := resource.NewHelper(info.Client, info.Mapping)
-	live, err := helper.Get(info.Namespace, info.Name)
+// live answers an object as it is on the cluster, and whose it is; nil where it is
+// not there.
+func live(info *resource.Info) (metav1.Object, mark, error) {
+	found, err := resource.NewHelper(info.Client, info.Mapping).Get(info.Namespace, info.Name)
 	if kube.IsAbsent(kube.Classify(err)) {
-		return false, nil
+		return nil, mark{}, nil
 	}
 	if err != nil {
-		return false, err
+		return nil, mark{}, err
 	}
-	object, err := meta.Accessor(live)
+	object, err := meta.Accessor(found)
 	if err != nil {
-		return false, err
+		return nil, mark{}, err
 	}
 	annotations := object.GetAnnotations()
-	whose := mark{annotations[releaseNameAnnotation], annotations[releaseNamespaceAnnotation]}
-	if annotations[helmkube.ResourcePolicyAnno] == helmkube.KeepPolicy || !ours(whose) {
+	return object, mark{annotations[releaseNameAnnotation], annotations[releaseNamespaceAnnotation]}, nil
+}
+
+// notTaken answers the objects that are there and that no other release has taken
+// over. The library would delete what is another release's.
+func (c *boundClient) notTaken(objects helmkube.ResourceList) (left helmkube.ResourceList, err error) {
+	for _, info := range objects {
+		object, whose, err := live(info)
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", info.ObjectName(), err)
+		}
+		if object != nil && c.notAnothers(whose) {
+			left = append(left, info)
+		}
+	}
+	return left, nil
+}
+
+func deleteOne(info *resource.Info, ours func(mark) bool) (deleted bool, err error) {
+	object, whose, err := live(info)
+	if err != nil || object == nil {
+		return false, err
+	}
+	if object.GetAnnotations()[helmkube.ResourcePolicyAnno] == helmkube.KeepPolicy || !ours(whose) {
 		return false, nil
 	}
 	uid, policy := object.GetUID(), metav1.DeletePropagationBackground
-	_, err = helper.DeleteWithOptions(info.Namespace, info.Name, &metav1.DeleteOptions{PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &uid}})
+	_, err = resource.NewHelper(info.Client, info.Mapping).DeleteWithOptions(info.Namespace, info.Name, &metav1.DeleteOptions{PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &uid}})
 	if kube.IsAbsent(kube.Classify(err)) {
 		return false, nil
 	}

@@ -6,7 +6,9 @@ package helm
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -319,7 +321,10 @@ func testDefinitionsOnRequest(t *testing.T, f *fixture) {
 		with("charts/sub/Chart.yaml", "apiVersion: v2\nname: sub\nversion: 1.0.0\n").
 		with("charts/sub/crds/subs.yaml", definition("subs", "Sub")).
 		with("templates/kept.yaml", strings.Replace(definition("kepts", "Kept"), "{name: kepts.request.example}", "{name: kepts.request.example, annotations: {helm.sh/resource-policy: keep}}", 1)).
-		with("templates/used.yaml", definition("useds", "Used"))
+		with("templates/used.yaml", definition("useds", "Used")).
+		// What is deleted for a hook is not the release yet.
+		with("templates/hook.yaml", configMap("hook", "annotations: {helm.sh/hook: 'pre-delete,post-delete'}")).
+		with("templates/root.yaml", "{{ if .Values.more }}\napiVersion: request.example/v1\nkind: Root\nmetadata: {name: probe}\n{{ end }}\n")
 	spec := f.spec(t, chart)
 	spec.Wait = true
 	f.ensure(t, spec)
@@ -329,7 +334,20 @@ func testDefinitionsOnRequest(t *testing.T, f *fixture) {
 	if err := f.Create(t.Context(), precious); err != nil {
 		t.Fatal(err)
 	}
-	stay, err := engine.Remove(t.Context(), f.Client, Removal{Namespace: f.namespace, Name: "probe", Owner: spec.Owner, Definitions: true})
+	spec.Values = map[string]any{"more": true}
+	f.ensure(t, spec)
+	proxy, through := f.proxy(t)
+	var early atomic.Bool
+	proxy.Refuse(func(r *http.Request) bool {
+		if r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/customresourcedefinitions/") && f.has(t, "probe-words") {
+			early.Store(true)
+		}
+		return false
+	})
+	stay, err := engine.Remove(t.Context(), through, Removal{Namespace: f.namespace, Name: "probe", Owner: spec.Owner, Definitions: true})
+	if early.Load() {
+		t.Error("a definition was deleted before the release's objects were")
+	}
 	if err != nil || len(stay) != 1 || !strings.Contains(stay[0], "useds.request.example") || !strings.Contains(stay[0], "precious") {
 		t.Errorf("what stays is %q, %v", stay, err)
 	}
