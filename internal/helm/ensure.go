@@ -271,6 +271,7 @@ func (o *operation) settle(ctx, end context.Context, failed error) (*Release, er
 		return &Release{Name: o.Name, Namespace: o.Namespace, Status: string(release.StatusUnknown), Owner: o.Owner}, failed
 	}
 	if failed != nil && last.Labels[ownerLabel] != o.Owner {
+		o.dangling = o.interrupted && underWay(last)
 		return nil, failed
 	}
 	if failed != nil && o.fresh && last.Info.Status == release.StatusDeployed {

@@ -153,6 +153,12 @@ func testRecoverFail(t *testing.T, f *fixture) {
 	if got := f.statuses(t); got != "pending-upgrade" {
 		t.Errorf("the records say %q", got)
 	}
+	// The one that has no state of it fares no better, and takes no evidence away.
+	other := spec
+	other.Owner, other.Recover = uuid.NewString(), RecoverFail
+	if released, err := engine.Ensure(t.Context(), f.Client, other); !errors.Is(err, ErrUnfinished) || released != nil {
+		t.Errorf("another one got %+v, %v", released, err)
+	}
 	spec.Recover = RecoverRetry
 	if got := f.ensure(t, spec); !got.Deployed() {
 		t.Errorf("recovered to %+v", got)
