@@ -488,7 +488,7 @@ metadata: {name: hook, annotations: {helm.sh/hook: post-install, helm.sh/hook-de
 spec: {template: {spec: {restartPolicy: Never, containers: [{name: main, image: registry.example/none}]}}}
 `, "\n"))
 	spec := f.spec(t, broken)
-	released, err := f.ensureUntil(t, spec, "hook")
+	released, err := f.ensureUntil(t, spec, "waiting for the hook")
 	if !errors.Is(err, context.DeadlineExceeded) || released == nil || released.Status != "failed" {
 		t.Fatalf("got %+v, %v", released, err)
 	}

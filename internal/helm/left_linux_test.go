@@ -139,7 +139,7 @@ func testUndeleted(t *testing.T, f *fixture) {
 	removal := Removal{Namespace: f.namespace, Name: "probe", Owner: spec.Owner, Definitions: true}
 	for _, path := range []string{"/configmaps/probe-words", "/customresourcedefinitions/stays.stay.example"} {
 		refuse(path)
-		if _, err := engine.Remove(t.Context(), through, removal); err == nil || !strings.Contains(err.Error(), "etcd is away") {
+		if _, err := engine.Remove(t.Context(), through, removal); err == nil || !strings.Contains(err.Error(), "currently unable to handle the request") {
 			t.Errorf("an uninstall that could not delete %s: %v", path, err)
 		}
 		if _, err := Read(t.Context(), f.Client, f.namespace, "probe"); err != nil {
@@ -163,9 +163,11 @@ func testEndingNamespace(t *testing.T, f *fixture) {
 	hook := configMap("hook", "annotations: {helm.sh/hook: pre-delete}")
 	spec := f.spec(t, newTestChart("1.0.0").with("templates/role.yaml", role).with("templates/hook.yaml", hook))
 	f.ensure(t, spec)
-	// It is being deleted for as long as this holds its record.
-	record := named(&corev1.Secret{}, "sh.helm.release.v1.probe.v1")
-	f.patch(t, record, types.MergePatchType, `{"metadata":{"finalizers":["test.example/held"]}}`)
+	// The namespace is being deleted for as long as something holds this.
+	holder := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "holder", Finalizers: []string{"test.example/held"}}}
+	if err := f.Create(t.Context(), holder); err != nil {
+		t.Fatal(err)
+	}
 	if err := f.Client.Client.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: f.namespace}}); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +187,7 @@ func testEndingNamespace(t *testing.T, f *fixture) {
 		_, err := engine.Ensure(t.Context(), f.Client, spec)
 		installed <- err
 	}()
-	f.patch(t, record, types.MergePatchType, `{"metadata":{"finalizers":null}}`)
+	f.patch(t, named(&corev1.ConfigMap{}, "holder"), types.MergePatchType, `{"metadata":{"finalizers":null}}`)
 	if err := <-installed; err != nil {
 		t.Error(err)
 	}
