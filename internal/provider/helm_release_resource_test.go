@@ -121,7 +121,8 @@ func testHelmLife(t *testing.T, lab *helmLab) {
 			},
 			{ // imported
 				ResourceName: helmAddress, ImportState: true, ImportStateId: lab.kubeconfig + "#" + lab.namespace + "/probe", ImportStateVerify: true,
-				ImportStateVerifyIgnore: []string{"chart", "version", "values", "phase", "wait", "wait_for_jobs", "create_namespace", "on_destroy"},
+				ImportStateVerifyIgnore: []string{"chart", "version", "values", "phase", "wait", "wait_for_jobs", "create_namespace", "on_destroy",
+					"atomic", "delete_crds", "detect_drift", "recover", "show_values", "skip_crds"},
 			},
 		},
 	})
