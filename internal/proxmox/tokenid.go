@@ -27,7 +27,7 @@ const longestUserID = 64
 // CheckUserID refuses what Proxmox VE does not take as a user.
 func CheckUserID(id string) error {
 	if len(id) > longestUserID || !userPattern.MatchString(id) || strings.Contains(id, "!") {
-		return fmt.Errorf("%q is not of the form \"name@realm\", such as \"capi@pve\", of at most %d characters, without blanks and any of : / , ; %% ? # !", id, longestUserID)
+		return fmt.Errorf("%q is not of the form \"name@realm\", such as \"capi@pve\", of at most %d characters, without blanks and without : / , ; %% ? # and an exclamation mark", id, longestUserID)
 	}
 	return nil
 }
