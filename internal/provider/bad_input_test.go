@@ -161,8 +161,8 @@ func TestServiceAccountsAreCheckedAtPlan(t *testing.T) {
 
 		{"a user without realm", object{"user_id": "capi"}, "name@realm"},
 		{"a user with a blank", object{"user_id": "ca pi@pve"}, "name@realm"},
-		{"a user that is two in a list", object{"user_id": "capi,root@pam"}, "without blanks and any of"},
-		{"a user that ends a path", object{"user_id": "ca#pi@pve"}, "without blanks and any of"},
+		{"a user that is two in a list", object{"user_id": "capi,root@pam"}, "without blanks and without"},
+		{"a user that ends a path", object{"user_id": "ca#pi@pve"}, "without blanks and without"},
 		{"a user whose name needs quotes is right", object{"user_id": "o'neil+capi@pve"}, ""},
 		{"a user that is too long", object{"user_id": strings.Repeat("c", 61) + "@pve"}, "at most 64 characters"},
 		{"a token as user", object{"user_id": "capi@pve!t"}, "name@realm"},
