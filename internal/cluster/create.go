@@ -6,7 +6,15 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/ownership"
 )
 
 // Created is what a creation came to.
@@ -52,6 +60,13 @@ func (h Home) Update(ctx context.Context, options ApplyOptions, self, allowSingl
 	if err != nil {
 		return nil, err
 	}
+	if Moving(cluster) {
+		// Only the pivot that was interrupted can end the pause, and it comes after
+		// this in an apply. What is changed here would be lost, or would differ from
+		// the copies: it is drift afterwards, and the next apply's.
+		h.Report.Report(ctx, "left-to-the-pivot", "a pivot of cluster "+h.key("").String()+" was interrupted: nothing is changed before it is finished")
+		return h.created(ctx)
+	}
 	owner, finished := cluster.Annotations[InstanceAnnotation], cluster.Annotations[FinishedAnnotation] == "true"
 	if owner == "" {
 		// Somebody else has made it, to the end.
@@ -82,7 +97,14 @@ func (h Home) Update(ctx context.Context, options ApplyOptions, self, allowSingl
 }
 
 func (h Home) finish(ctx context.Context) (*Created, error) {
-	credentials, err := h.WaitInitialized(ctx)
+	if _, err := h.WaitInitialized(ctx); err != nil {
+		return nil, err
+	}
+	return h.created(ctx)
+}
+
+func (h Home) created(ctx context.Context) (*Created, error) {
+	credentials, err := h.Credentials(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -91,4 +113,11 @@ func (h Home) finish(ctx context.Context) (*Created, error) {
 		return nil, err
 	}
 	return &Created{Credentials: credentials, Machines: machines}, nil
+}
+
+// Moving says whether a pivot has paused the Cluster, and has not finished.
+func Moving(c *clusterv1.Cluster) bool {
+	return ptr.Deref(c.Spec.Paused, false) && slices.ContainsFunc(c.ManagedFields, func(entry metav1.ManagedFieldsEntry) bool {
+		return entry.Manager == ownership.PivotManager && entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:paused"`)
+	})
 }

@@ -28,6 +28,10 @@ const (
 	RenewEvery = 10 * time.Second
 )
 
+// PivotManager is the field manager of what a pivot writes for its own ends, such
+// as the pause of a Cluster that it moves.
+const PivotManager = "terraform-provider-capi-pivot"
+
 // prefix starts the mark's text, so that it is found among other words of a
 // description or a comment.
 const prefix = "terraform-provider-capi:"

@@ -17,6 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/ownership"
 )
 
 // The fence is the pause: while both sides hold copies, no controller acts on
@@ -25,7 +27,7 @@ import (
 
 // fieldManager owns what the move writes for its own ends, such as the pause.
 // Nothing of it is left when the move is done.
-const fieldManager = "terraform-provider-capi-pivot"
+const fieldManager = ownership.PivotManager
 
 // errFenceLifted says that somebody un-paused a Cluster while it was moved.
 var errFenceLifted = errors.New("somebody un-paused it while it was moved: suspend what applies it from elsewhere (Argo CD, Flux) and apply again")

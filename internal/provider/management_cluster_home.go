@@ -107,8 +107,17 @@ func (r *managementClusterResource) Read(ctx context.Context, req resource.ReadR
 		return
 	}
 	resp.Diagnostics.Append(state.warnOfExpiry(time.Now())...)
-	resp.Diagnostics.Append(state.refreshDrift(ctx, found.home)...)
+	if moving, err := found.moving(ctx); err == nil && !moving {
+		resp.Diagnostics.Append(state.refreshDrift(ctx, found.home)...)
+	}
 	resp.Diagnostics.Append(resp.State.Set(ctx, &state)...)
+}
+
+// moving says whether an interrupted pivot holds the cluster: what differs from
+// the manifest meanwhile is the pivot's, and the apply finishes that first.
+func (f foundHome) moving(ctx context.Context) (bool, error) {
+	object, err := f.home.Cluster(ctx)
+	return err == nil && cluster.Moving(object), err
 }
 
 func (r *managementClusterResource) refresh(ctx context.Context, state *managementClusterModel, found foundHome) error {
