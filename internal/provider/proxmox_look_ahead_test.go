@@ -114,7 +114,7 @@ func TestPlansForeseeWhatWillFail(t *testing.T) {
 		{"a realm that is not there", "9.2", nil, root, serviceAccountType, object{"user_id": "capi@nope"}, []string{account, `the realm "nope" does not exist`}},
 		{"a pool that is not there", "9.2", nil, root, serviceAccountType, object{"confine_to": object{"pool": "nope"}}, []string{account, `pool "nope" does not exist`}},
 		{"a privilege of an older release", "9.2", nil, root, serviceAccountType, object{"permissions": "custom", "grants": []any{object{"path": "/", "privileges": []any{"VM.Monitor"}}}},
-			[]string{account, "knows no privilege VM.Monitor"}},
+			[]string{account, "No privilege VM.Monitor exists in Proxmox VE 9.2"}},
 		{"no privileges for an account", "8.4", nil, powerless, serviceAccountType, nil, []string{account, "User.Modify", "nothing was made"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
