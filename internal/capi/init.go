@@ -32,7 +32,8 @@ var providersLease = client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "
 
 const (
 	certManagerNamespace = "cert-manager"
-	// finishedAnnotation says that the owner's run came to its end.
+	// finishedAnnotation says that the owner's run came to its end and that its
+	// caller keeps the owner's UUID: nobody else takes the providers over.
 	finishedAnnotation = "terraform-provider-capi/finished"
 	// certManagerTrial is the namespace of clusterctl's trial of cert-manager
 	// (client/cluster/assets/cert-manager-test-resources.yaml, v1.14.2).
@@ -63,6 +64,9 @@ type InitOptions struct {
 // is left alone, or, when its settings have changed, brought up to date and
 // restarted. A newer one, and one that the operator looks after, is an error and
 // nothing is done.
+//
+// An owner's providers carry its mark then. Until [Finish] a run of another
+// owner takes them over, as if this one had been cut off.
 func Init(ctx context.Context, restConfig *rest.Config, options InitOptions, report progress.Reporter) (err error) {
 	if err := Check(ctx, options.Providers, options.Source); err != nil {
 		return fmt.Errorf("checking the providers: %w", err)
@@ -111,30 +115,56 @@ func install(ctx context.Context, restConfig *rest.Config, options InitOptions, 
 	if err := WaitReady(ctx, restConfig, labels, report); err != nil {
 		return err
 	}
-	return run.finish(ctx)
+	return run.own(ctx)
 }
 
-// finish marks the providers as the owner's for good.
-func (n *installation) finish(ctx context.Context) error {
+// own marks those of the named providers that were there already as the owner's.
+func (n *installation) own(ctx context.Context) error {
 	if n.options.Owner == "" {
 		return nil
 	}
+	return mark(ctx, n.reader, func(entry *clusterctlv1.Provider) bool {
+		named := slices.ContainsFunc(n.options.Providers, func(p Provider) bool { return p.Label() == entry.ManifestLabel() })
+		if !named || entry.Annotations[ownerAnnotation] == n.options.Owner {
+			return false
+		}
+		metav1.SetMetaDataAnnotation(&entry.ObjectMeta, ownerAnnotation, n.options.Owner)
+		delete(entry.Annotations, finishedAnnotation)
+		return true
+	})
+}
+
+// Finish marks the owner's providers as known to be kept somewhere: from now on
+// another owner is refused. Whoever called [Init] calls it once the owner's UUID
+// cannot be lost any more.
+func Finish(ctx context.Context, restConfig *rest.Config, owner string) error {
+	c, err := (&proxy{config: restConfig}).NewClient(ctx)
+	if err != nil {
+		return err
+	}
+	return mark(ctx, c, func(entry *clusterctlv1.Provider) bool {
+		if entry.Annotations[ownerAnnotation] != owner || entry.Annotations[finishedAnnotation] == "true" {
+			return false
+		}
+		metav1.SetMetaDataAnnotation(&entry.ObjectMeta, finishedAnnotation, "true")
+		return true
+	})
+}
+
+// mark writes those entries of clusterctl's inventory that change changes.
+func mark(ctx context.Context, c client.Client, change func(*clusterctlv1.Provider) bool) error {
 	list := &clusterctlv1.ProviderList{}
-	if err := n.reader.List(ctx, list); err != nil {
+	if err := c.List(ctx, list); err != nil {
 		return fmt.Errorf("listing clusterctl's inventory: %w", err)
 	}
 	for i := range list.Items {
 		entry := &list.Items[i]
-		named := slices.ContainsFunc(n.options.Providers, func(p Provider) bool { return p.Label() == entry.ManifestLabel() })
-		if !named || entry.Annotations[ownerAnnotation] == n.options.Owner && entry.Annotations[finishedAnnotation] == "true" {
+		// A run that took the entry over meanwhile has written it.
+		patch := client.MergeFromWithOptions(entry.DeepCopy(), client.MergeFromWithOptimisticLock{})
+		if !change(entry) {
 			continue
 		}
-		patch := client.MergeFrom(entry.DeepCopy())
-		if entry.Annotations == nil {
-			entry.Annotations = map[string]string{}
-		}
-		entry.Annotations[ownerAnnotation], entry.Annotations[finishedAnnotation] = n.options.Owner, "true"
-		if err := n.reader.Patch(ctx, entry, patch); err != nil {
+		if err := c.Patch(ctx, entry, patch); err != nil {
 			return fmt.Errorf("marking %s as this resource's: %w", entry.ManifestLabel(), err)
 		}
 	}

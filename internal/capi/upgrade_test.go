@@ -196,14 +196,29 @@ func TestInitUpgradesProvidersInPlace(t *testing.T) {
 			t.Errorf("Deployments changed from %s to %s", before, after)
 		}
 	})
-	t.Run("another owner is refused only what is finished", func(t *testing.T) {
-		// No run has come to its end on a plane without nodes, so all is unfinished.
-		n := &installation{options: r.older(), reader: clusterctlReader(t, r.Config)}
-		if err := n.finish(t.Context()); err != nil {
+	other := r.older()
+	other.Owner = "0b9a2c7e-0000-4d0e-8f3e-1c1b7a5d9e10"
+	// ended is what a run to its end does; on a plane without nodes none gets there.
+	ended := func(options InitOptions) {
+		t.Helper()
+		initUntilPods(t, r.Plane, options)
+		n := &installation{options: options, reader: clusterctlReader(t, r.Config)}
+		if err := n.own(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		other := r.options
-		other.Owner = "0b9a2c7e-0000-4d0e-8f3e-1c1b7a5d9e10"
+	}
+	t.Run("a run whose owner was lost at its very end goes on with another owner", func(t *testing.T) {
+		ended(r.older())
+		ended(other)
+		if err := Finish(t.Context(), r.Config, r.options.Owner); err != nil {
+			t.Fatal(err)
+		}
+		ended(r.older())
+	})
+	t.Run("another owner is refused what is finished", func(t *testing.T) {
+		if err := Finish(t.Context(), r.Config, r.options.Owner); err != nil {
+			t.Fatal(err)
+		}
 		if err := Init(t.Context(), r.Config, other, nil); err == nil || !strings.Contains(err.Error(), "not by this resource") {
 			t.Errorf("error is %v", err)
 		}

@@ -69,7 +69,22 @@ func TestProvidersByClusterctlChangeInPlace(t *testing.T) {
 	w := newWorkspace(t, older.text())
 	lab.applyKilled(t, w, "changed", "apps/v1", "Deployment", "capi-system", "capi-controller-manager")
 	w.must("apply", "-auto-approve", "-input=false")
+	// A provider that dies when all is done has saved nothing of it.
+	state := filepath.Join(w.dir, "terraform.tfstate")
+	if err := os.Remove(state); err != nil {
+		t.Fatal(err)
+	}
+	w.must("apply", "-auto-approve", "-input=false")
 	planIsEmpty(t, w)
+	if err := os.Rename(state, state+".kept"); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := w.run("apply", "-auto-approve", "-input=false", "-no-color"); err == nil || !strings.Contains(strings.Join(strings.Fields(strings.ReplaceAll(out, "│", "")), " "), "not by this resource") {
+		t.Errorf("a second resource takes over what is in the first one's state: %v\n%s", err, out)
+	}
+	if err := os.Rename(state+".kept", state); err != nil {
+		t.Fatal(err)
+	}
 
 	newer := older
 	newer.core, newer.ipam = "v1.14.2", "v1.1.0"

@@ -194,8 +194,25 @@ func (r *providersResource) Read(ctx context.Context, req resource.ReadRequest, 
 	if complete := state.store(ctx, installed); !complete && state.Phase.ValueString() == phaseReady {
 		state.Phase = types.StringValue(phaseDrifted)
 	}
+	if err := r.finish(ctx, &state); err != nil {
+		failure{verb: "refresh", thing: state.thing(), cause: err, exists: "the providers work"}.warn(&resp.Diagnostics)
+	}
 	resp.Diagnostics.Append(resp.State.Set(ctx, &state)...)
 	resp.Diagnostics.Append(resp.Identity.Set(ctx, state.identity())...)
+}
+
+// finish writes the mark that keeps other resources off. It is written here,
+// where the state holds the resource for sure: until then a run that lost its
+// state takes the providers up.
+func (r *providersResource) finish(ctx context.Context, state *providersModel) error {
+	if state.method() != capi.Clusterctl || state.Phase.ValueString() != phaseReady || state.Instance.IsNull() {
+		return nil
+	}
+	client, _, err := r.data.reach(ctx, state.Cluster)
+	if err != nil {
+		return err
+	}
+	return capi.Finish(ctx, client.Config, state.Instance.ValueString())
 }
 
 // look reads the inventory of the cluster that the providers were installed on.
