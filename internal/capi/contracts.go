@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/version"
-	"sigs.k8s.io/cluster-api/cmd/clusterctl/client/config"
 )
 
 // Contract is the version of Cluster API's contract that a release of a provider
@@ -28,14 +27,10 @@ type Contract struct {
 // [errors.Join] tells what could not be read; it says nothing against the
 // providers.
 func Contracts(ctx context.Context, providers []Provider, installed map[string]string, source Source) ([]Contract, error) {
-	settings, err := configuration(ctx, providers, nil, 0, source, nil)
-	if err != nil {
-		return nil, err
-	}
 	var contracts []Contract
 	var faults []error
 	for _, p := range providers {
-		c, err := contractOf(ctx, settings, p, installed[p.Label()])
+		c, err := contractOf(ctx, p, installed[p.Label()], source)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("%s: %w", p, err))
 			continue
@@ -45,16 +40,18 @@ func Contracts(ctx context.Context, providers []Provider, installed map[string]s
 	return contracts, errors.Join(faults...)
 }
 
-func contractOf(ctx context.Context, settings config.Client, p Provider, installed string) (Contract, error) {
-	configured, err := settings.Providers().Get(p.Name, p.Type)
+func contractOf(ctx context.Context, p Provider, installed string, source Source) (Contract, error) {
+	found, err := openRelease(ctx, p, source, nil)
 	if err != nil {
 		return Contract{}, err
 	}
-	found, err := newRelease(configured, settings)
-	if err != nil {
-		return Contract{}, err
-	}
-	metadata, err := found.Metadata(p.Version).Get(ctx)
+	return found.contract(ctx, p, installed)
+}
+
+// contract reads the contract out of the release's metadata, which also says
+// what that of an installed version is.
+func (r *release) contract(ctx context.Context, p Provider, installed string) (Contract, error) {
+	metadata, err := r.Metadata(p.Version).Get(ctx)
 	if err != nil {
 		return Contract{}, err
 	}

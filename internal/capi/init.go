@@ -19,7 +19,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/cluster-api/cmd/clusterctl/client/cluster"
-	"sigs.k8s.io/cluster-api/cmd/clusterctl/client/config"
 	"sigs.k8s.io/cluster-api/cmd/clusterctl/client/repository"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -277,31 +276,24 @@ func (n *installation) plan(ctx context.Context) error {
 
 // components renders a provider with the variables that are its own.
 func (n *installation) components(ctx context.Context, p Provider) (repository.Components, error) {
-	settings, err := configuration(ctx, []Provider{p}, nil, 0, n.options.Source, p.variables())
+	found, err := openRelease(ctx, p, n.options.Source, p.variables())
 	if err != nil {
 		return nil, err
 	}
-	configured, err := settings.Providers().Get(p.Name, p.Type)
-	if err != nil {
-		return nil, fmt.Errorf("configuring clusterctl for %s: %w", p, err)
+	return found.render(ctx, p)
+}
+
+// render fills the variables in and makes the changes that the provider's
+// settings ask for.
+func (r *release) render(ctx context.Context, p Provider) (repository.Components, error) {
+	components, err := r.Components().Get(ctx, repository.ComponentsOptions{Version: p.Version})
+	if err == nil {
+		err = repository.AlterComponents(components, p.withSettings)
 	}
-	components, err := render(ctx, configured, settings, p)
 	if err != nil {
 		return nil, fmt.Errorf("rendering the components of %s: %w", p, p.redact(err))
 	}
 	return components, nil
-}
-
-func render(ctx context.Context, configured config.Provider, settings config.Client, p Provider) (repository.Components, error) {
-	found, err := newRelease(configured, settings)
-	if err != nil {
-		return nil, err
-	}
-	components, err := found.Components().Get(ctx, repository.ComponentsOptions{Version: p.Version})
-	if err != nil {
-		return nil, err
-	}
-	return components, repository.AlterComponents(components, p.withSettings)
 }
 
 type presence int

@@ -56,15 +56,7 @@ func Publications(ctx context.Context, providers []Provider, certManager *CertMa
 }
 
 func publication(ctx context.Context, p Provider, source Source) (*Published, error) {
-	settings, err := configuration(ctx, []Provider{p}, nil, 0, source, nil)
-	if err != nil {
-		return nil, err
-	}
-	configured, err := settings.Providers().Get(p.Name, p.Type)
-	if err != nil {
-		return nil, fmt.Errorf("configuring clusterctl for %s: %w", p, err)
-	}
-	found, err := newRelease(configured, settings)
+	found, err := openRelease(ctx, p, source, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -72,12 +64,12 @@ func publication(ctx context.Context, p Provider, source Source) (*Published, er
 	if err != nil {
 		return nil, fmt.Errorf("reading the components of %s: %w", p, err)
 	}
-	contract, err := contractOf(ctx, settings, p, "")
+	contract, err := found.contract(ctx, p, "")
 	if err != nil {
 		return nil, fmt.Errorf("reading the contract of %s: %w", p, err)
 	}
 	published := &Published{Label: p.Label(), Version: p.Version, Contract: contract.Version, Files: map[string]string{}, Images: components.Images()}
-	for _, name := range []string{path.Base(found.location.Path), metadataFile} {
+	for _, name := range []string{found.componentsFile(), metadataFile} {
 		published.add(found.location, name)
 	}
 	return published, nil

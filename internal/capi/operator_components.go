@@ -12,7 +12,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"path"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -80,24 +79,16 @@ func (c *components) mergePatch() (string, error) {
 // fetch reads the files of a provider's release. The namespace is the one that
 // its components are made for.
 func fetch(ctx context.Context, p Provider, source Source) (*components, error) {
-	settings, err := configuration(ctx, []Provider{p}, nil, 0, source, p.variables())
+	files, err := openRelease(ctx, p, source, p.variables())
 	if err != nil {
 		return nil, err
-	}
-	configured, err := settings.Providers().Get(p.Name, p.Type)
-	if err != nil {
-		return nil, fmt.Errorf("configuring clusterctl for %s: %w", p, err)
 	}
 	// Rendering here finds what is wrong with them before the operator does.
-	rendered, err := render(ctx, configured, settings, p)
-	if err != nil {
-		return nil, fmt.Errorf("rendering the components of %s: %w", p, p.redact(err))
-	}
-	files, err := newRelease(configured, settings)
+	rendered, err := files.render(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	raw, err := files.file(ctx, p.Version, path.Base(files.location.Path))
+	raw, err := files.file(ctx, p.Version, files.componentsFile())
 	if err != nil {
 		return nil, err
 	}

@@ -44,6 +44,7 @@ type release struct {
 	version  string
 	location *url.URL
 	config   config.Client
+	read     map[string][]byte
 }
 
 var (
@@ -58,8 +59,25 @@ func newRelease(p config.Provider, client config.Client) (*release, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the URL of %s is not valid", p.Name())
 	}
-	return &release{provider: p, version: path.Base(path.Dir(location.Path)), location: location, config: client}, nil
+	return &release{provider: p, version: path.Base(path.Dir(location.Path)), location: location, config: client, read: map[string][]byte{}}, nil
 }
+
+// openRelease answers the release of a provider. Its components are rendered
+// with the given variables.
+func openRelease(ctx context.Context, p Provider, source Source, variables map[string]string) (*release, error) {
+	settings, err := configuration(ctx, []Provider{p}, nil, 0, source, variables)
+	if err != nil {
+		return nil, err
+	}
+	configured, err := settings.Providers().Get(p.Name, p.Type)
+	if err != nil {
+		return nil, fmt.Errorf("configuring clusterctl for %s: %w", p, err)
+	}
+	return newRelease(configured, settings)
+}
+
+// componentsFile is the name of the components file.
+func (r *release) componentsFile() string { return path.Base(r.location.Path) }
 
 // Name, URL, Type, ManifestLabel, SameAs and Less are those of the provider.
 func (r *release) Name() string                      { return r.provider.Name() }
@@ -98,7 +116,7 @@ func (noTemplates) Get(context.Context, string, string, bool) (repository.Templa
 type releaseComponents struct{ *release }
 
 func (r releaseComponents) Raw(ctx context.Context, options repository.ComponentsOptions) ([]byte, error) {
-	return r.file(ctx, options.Version, path.Base(r.location.Path))
+	return r.file(ctx, options.Version, r.componentsFile())
 }
 
 func (r releaseComponents) Get(ctx context.Context, options repository.ComponentsOptions) (repository.Components, error) {
@@ -143,18 +161,22 @@ func (r releaseMetadata) Get(ctx context.Context) (*clusterctlv1.Metadata, error
 	return metadata, nil
 }
 
-// file reads a file of a release: this one, or, where another version is asked
-// for, the sibling folder's (the contract of a provider that is installed).
+// file reads a file of a release, once: this one, or, where another version is
+// asked for, the sibling folder's (the contract of a provider that is installed).
 func (r *release) file(ctx context.Context, version, name string) ([]byte, error) {
 	if version == "" {
 		version = r.version
 	}
 	location := *r.location
 	location.Path = path.Join(path.Dir(path.Dir(location.Path)), version, name)
+	if content, ok := r.read[location.Path]; ok {
+		return content, nil
+	}
 	content, err := read(ctx, &location)
 	if err != nil {
 		return nil, fmt.Errorf("reading %s of %s %s: %w", name, r.ManifestLabel(), version, err)
 	}
+	r.read[location.Path] = content
 	return content, nil
 }
 
