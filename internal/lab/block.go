@@ -88,7 +88,8 @@ func (l *Lab) open(ctx context.Context, booter pvesim.Booter) (err error) {
 	}
 	l.PVE, err = pvesim.Start(ctx, pvesim.Options{
 		Address: address(hostPVE, portPVE), Dir: filepath.Join(l.Dir, "pve"), Release: l.Release, Timing: l.Timing, Booter: booter,
-		Log: func(format string, args ...any) { l.Report.Report(ctx, "hypervisor", fmt.Sprintf(format, args...)) },
+		Observe: l.Observe,
+		Log:     func(format string, args ...any) { l.Report.Report(ctx, "hypervisor", fmt.Sprintf(format, args...)) },
 	})
 	return err
 }

@@ -42,6 +42,8 @@ type Options struct {
 	Timing pvesim.Timing
 	// Release of Proxmox VE; see [pvesim.Options].
 	Release string
+	// Observe is told of every call that the hypervisor answers; see [pvesim.Options].
+	Observe func(pvesim.Answer)
 	// Report takes progress and what machines do.
 	Report progress.Reporter
 }

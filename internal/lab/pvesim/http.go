@@ -53,6 +53,7 @@ type endpoint struct {
 
 // serve answers one HTTP request, unless a fault was injected for it.
 func (s *Simulator) serve(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Date", s.date())
 	failTask := ""
 	if f := s.fault(r); f != nil {
 		if s.strike(w, r, f) {
@@ -73,9 +74,11 @@ func (s *Simulator) answer(w http.ResponseWriter, r *http.Request, failTask stri
 		if ref.status == http.StatusUnauthorized {
 			s.holdBack(r)
 		}
+		s.observe(r, ref.status, ref.reason())
 		s.refuse(w, ref)
 		return
 	}
+	s.observe(r, http.StatusOK, "")
 	body, err := json.Marshal(map[string]any{"data": data})
 	if err != nil {
 		s.refuse(w, &refusal{status: http.StatusInternalServerError, message: err.Error()})
@@ -114,11 +117,14 @@ func (s *Simulator) refuse(w http.ResponseWriter, ref *refusal) {
 		return
 	}
 	defer func() { _ = conn.Close() }()
-	_, _ = fmt.Fprintf(buf, "HTTP/1.1 %d %s\r\nConnection: close\r\nServer: pve-api-daemon/3.0\r\n", ref.status, ref.reason())
+	_, _ = fmt.Fprintf(buf, "HTTP/1.1 %d %s\r\nConnection: close\r\nServer: pve-api-daemon/3.0\r\nDate: %s\r\n", ref.status, ref.reason(), s.date())
 	_, _ = fmt.Fprintf(buf, "Content-Type: application/json;charset=UTF-8\r\nContent-Length: %d\r\n\r\n", len(body))
 	_, _ = buf.Write(body)
 	_ = buf.Flush()
 }
+
+// date is the time as answers tell it.
+func (s *Simulator) date() string { return s.opts.Clock.Now().UTC().Format(http.TimeFormat) }
 
 func (s *Simulator) refusalBody(ref *refusal) []byte {
 	if ref.bare {

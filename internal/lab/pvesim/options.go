@@ -48,6 +48,9 @@ type Options struct {
 	HTTPTransport *http.Transport
 	// Middleware wraps the API's handler; tests inject faults with it.
 	Middleware func(http.Handler) http.Handler
+	// Observe is told of every call before its answer is sent, of several at once
+	// from goroutines of their own. It may be nil.
+	Observe func(Answer)
 	// Log takes lines about what the hypervisor does by itself. It may be nil.
 	Log func(format string, args ...any)
 }
