@@ -50,6 +50,7 @@ func (c *Client) ReadAccount(ctx context.Context, spec AccountSpec) (Account, er
 	if err != nil {
 		return a, err
 	}
+	a.asOf = c.clock.now()
 	a.userMark, a.Comment, _ = splitMark(user.Comment)
 	a.Instance = a.userMark.Instance
 	if !user.Enable {
@@ -309,7 +310,7 @@ func (c *Client) checkNamed(ctx context.Context, kind, name, list, key, privileg
 // ensureUser makes the user with our mark, or takes over the one of an
 // unfinished run, which is what adopted says.
 func (c *Client) ensureUser(ctx context.Context, spec AccountSpec, instance string, reporter progress.Reporter) (adopted bool, err error) {
-	m := mark{Kind: "user", Instance: instance, State: stateMade}.lease(c.config.Lease)
+	m := c.leased(mark{Kind: "user", Instance: instance, State: stateMade})
 	user, err := c.user(ctx, spec.UserID)
 	if missing(err) {
 		body := params{"userid": spec.UserID, "enable": 1, "comment": m.with(spec.Comment, " ")}
@@ -363,10 +364,10 @@ func (c *Client) updateUser(ctx context.Context, spec AccountSpec, have userInfo
 // outlive waits until the lease of an unfinished account's user has run out.
 func (c *Client) outlive(ctx context.Context, spec AccountSpec, have mark, reporter progress.Reporter) error {
 	limit := time.Now().Add(c.config.Lease)
-	for time.Now().Unix() < have.Until && time.Now().Before(limit) {
+	for c.clock.now().Unix() < have.Until && time.Now().Before(limit) {
 		reporter.Report(ctx, "waiting", fmt.Sprintf("user %s was begun by another run, whose lease lasts until %s; waiting for it to run out",
 			spec.UserID, time.Unix(have.Until, 0).Format(time.TimeOnly)))
-		if !sleep(ctx, min(c.config.PollInterval, time.Until(time.Unix(have.Until, 0))+time.Millisecond)) {
+		if !sleep(ctx, min(c.config.PollInterval, c.clock.until(time.Unix(have.Until, 0))+time.Millisecond)) {
 			return fmt.Errorf("waiting for the lease of user %s: %w", spec.UserID, ctx.Err())
 		}
 		user, err := c.user(ctx, spec.UserID)

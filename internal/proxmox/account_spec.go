@@ -71,6 +71,7 @@ type Account struct {
 	// asked for: "the user is disabled".
 	Faults []string
 
+	asOf                time.Time // by the clock of Proxmox VE
 	userMark, tokenMark mark
 	strangers           []string // tokens of the user that are not the account's
 }
@@ -90,11 +91,12 @@ func (a *Account) fault(format string, args ...any) {
 // Kept says whether the account's marks need no [Client.KeepAccount].
 func (a Account) Kept() bool { return a.userMark.State != stateMade && a.tokenMark.State != stateMade }
 
-// Expired are the retired tokens that work no more and can go.
+// Expired are the retired tokens that worked no more when the account was read,
+// and can go.
 func (a Account) Expired() []string {
 	var out []string
 	for _, t := range a.Retiring {
-		if !t.Until.After(time.Now()) {
+		if !t.Until.After(a.asOf) {
 			out = append(out, t.Name)
 		}
 	}

@@ -43,7 +43,7 @@ func (a *Account) readToken(token tokenInfo) {
 		a.fault("token %s was retired by a rotation that did not come to its end", a.TokenID())
 		return
 	}
-	if token.Expire != 0 && token.Expire <= time.Now().Unix() {
+	if token.Expire != 0 && token.Expire <= a.asOf.Unix() {
 		a.fault("token %s is expired", a.TokenID())
 	}
 }
@@ -152,7 +152,7 @@ func privsep(spec AccountSpec) int {
 
 // newMark is the mark of a token that is being made.
 func (c *Client) newMark(spec AccountSpec, instance string) mark {
-	return mark{Kind: "token", Instance: instance, State: stateMade, Key: spec.TokenName}.lease(c.config.Lease)
+	return c.leased(mark{Kind: "token", Instance: instance, State: stateMade, Key: spec.TokenName})
 }
 
 type tokenAnswer struct {
@@ -232,7 +232,7 @@ func (c *Client) retireToken(ctx context.Context, spec AccountSpec, holder Holde
 		reporter.Report(ctx, "token", "deleting token "+spec.TokenID()+", which was replaced")
 		return c.deleteToken(ctx, spec.UserID, spec.current())
 	}
-	until := time.Now().Add(holder.Overlap)
+	until := c.clock.now().Add(holder.Overlap)
 	if token.Expire != 0 && token.Expire < until.Unix() {
 		until = time.Unix(token.Expire, 0) // it runs out before that anyway
 	}
@@ -251,7 +251,7 @@ func (c *Client) sweepTokens(ctx context.Context, spec AccountSpec, instance str
 	if err != nil {
 		return err
 	}
-	a := Account{AccountSpec: spec, Instance: instance}
+	a := Account{AccountSpec: spec, Instance: instance, asOf: c.clock.now()}
 	a.readTokens(user.Tokens)
 	return c.SweepTokens(ctx, a)
 }

@@ -57,6 +57,9 @@ type Config struct {
 	Lease time.Duration
 	// Transport, when set, is used instead of one made from CAPEM and Insecure.
 	Transport http.RoundTripper
+
+	// now is this machine's clock; nil means time.Now.
+	now func() time.Time
 }
 
 // Client works on one Proxmox VE, cluster or single node. It is safe for
@@ -67,6 +70,7 @@ type Client struct {
 	transport http.RoundTripper
 	api       *pve.Client
 	peer      *peer
+	clock     *clock
 
 	versionLock sync.Mutex
 	version     Version
@@ -86,12 +90,16 @@ func New(config Config) (*Client, error) {
 	if config.Lease <= 0 {
 		config.Lease = defaultLease
 	}
-	c := &Client{config: config, base: endpoint, transport: config.Transport, peer: &peer{}}
+	if config.now == nil {
+		config.now = time.Now
+	}
+	c := &Client{config: config, base: endpoint, transport: config.Transport, peer: &peer{}, clock: &clock{local: config.now}}
 	if c.transport == nil {
 		if c.transport, err = newTransport(config, c.peer); err != nil {
 			return nil, err
 		}
 	}
+	c.transport = dated{RoundTripper: c.transport, clock: c.clock}
 	c.api = c.newAPI(c.transport)
 	return c, nil
 }

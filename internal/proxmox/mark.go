@@ -46,8 +46,8 @@ type mark struct {
 	ID int `json:"id,omitempty"`
 	// State is one of those above.
 	State string `json:"state"`
-	// Until is when the lease runs out, in seconds since 1970; zero when kept. Of a
-	// retired template it is when it retired.
+	// Until is when the lease runs out by the clock of Proxmox VE, in seconds since
+	// 1970; zero when kept. Of a retired template it is when it retired.
 	Until int64 `json:"until,omitempty"`
 	// Key identifies a template's content and place; of a token it is the name
 	// that was asked for, which a rotation adds a number to.
@@ -60,9 +60,9 @@ type mark struct {
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// lease answers the mark with a fresh lease.
-func (m mark) lease(d time.Duration) mark {
-	m.Until = time.Now().Add(d).Unix()
+// leased answers the mark with a fresh lease.
+func (c *Client) leased(m mark) mark {
+	m.Until = c.clock.now().Add(c.config.Lease).Unix()
 	return m
 }
 

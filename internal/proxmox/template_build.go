@@ -215,14 +215,13 @@ func (b *build) candidates(ctx context.Context) ([]Template, error) {
 // marks it as this run's. A lease that is renewed meanwhile is an error: another
 // run is at work.
 func (b *build) takeOver(ctx context.Context, t Template) (Template, error) {
-	// Another machine's clock may be wrong: no lease is waited for longer than
-	// a lease lasts.
+	// Whatever the clocks say: no lease is waited for longer than a lease lasts.
 	limit := time.Now().Add(b.c.config.Lease)
 	until := t.mark.Until
-	for time.Now().Unix() < until && time.Now().Before(limit) {
+	for b.c.clock.now().Unix() < until && time.Now().Before(limit) {
 		b.report(ctx, "waiting", "template %d was begun by another run, whose lease lasts until %s; waiting for it to run out",
 			t.VMID, time.Unix(until, 0).Format(time.TimeOnly))
-		if !sleep(ctx, min(b.c.config.PollInterval, time.Until(time.Unix(until, 0))+time.Millisecond)) {
+		if !sleep(ctx, min(b.c.config.PollInterval, b.c.clock.until(time.Unix(until, 0))+time.Millisecond)) {
 			return t, fmt.Errorf("waiting for the lease of template %d on node %s: %w", t.VMID, t.Node, ctx.Err())
 		}
 		fresh, err := b.c.readVM(ctx, t.Node, t.VMID)
@@ -245,7 +244,7 @@ func (b *build) takeOver(ctx context.Context, t Template) (Template, error) {
 
 // renew writes the mark with a fresh lease.
 func (b *build) renew(ctx context.Context, t *Template) error {
-	t.mark = t.mark.lease(b.c.config.Lease)
+	t.mark = b.c.leased(t.mark)
 	return b.c.writeMark(ctx, t)
 }
 
@@ -302,8 +301,8 @@ func (b *build) make(ctx context.Context) (Template, error) {
 		return Template{}, err
 	}
 	for range maxIDs {
-		m := mark{Kind: "template", ID: id, Instance: b.instance, State: stateBuilding, Key: b.spec.key(),
-			Image: volume, Family: b.spec.Family, Labels: b.spec.Labels}.lease(b.c.config.Lease)
+		m := b.c.leased(mark{Kind: "template", ID: id, Instance: b.instance, State: stateBuilding, Key: b.spec.key(),
+			Image: volume, Family: b.spec.Family, Labels: b.spec.Labels})
 		b.report(ctx, "create", "creating VM %d on node %s from %s", id, b.spec.Node, volume)
 		var upid string
 		err := b.c.post(ctx, "/nodes/"+b.spec.Node+"/qemu", b.spec.create(id, source, m), &upid)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 )
@@ -21,7 +20,7 @@ import (
 func (c *Client) RetireTemplate(ctx context.Context, t Template, keep int, reporter progress.Reporter) (left []string, err error) {
 	reporter.Report(ctx, "retire", fmt.Sprintf("template %d (%s) on node %s retires", t.VMID, t.Name, t.Node))
 	family := t.mark.Family
-	t.mark.State, t.mark.Until = stateRetired, time.Now().Unix()
+	t.mark.State, t.mark.Until = stateRetired, c.clock.now().Unix()
 	body := params{"description": t.mark.with(t.Description, "\n\n"), "digest": t.digest}
 	if len(t.Tags) > 0 {
 		body["delete"] = "tags"
