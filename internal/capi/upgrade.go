@@ -11,8 +11,6 @@ import (
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -204,11 +202,11 @@ func checkUnused(ctx context.Context, reader client.Client, label string) error 
 	}
 	var left []string
 	for i := range list.Items {
-		count, err := countObjects(ctx, reader, &list.Items[i])
+		objects, err := kube.Instances(ctx, reader, &list.Items[i], 0)
 		if err != nil {
-			return fmt.Errorf("looking for objects of %s: %w", label, err)
+			return fmt.Errorf("looking for objects of %s, the %s: %w", label, list.Items[i].Spec.Names.Plural, err)
 		}
-		if count > 0 {
+		if count := len(objects); count > 0 {
 			left = append(left, fmt.Sprintf("%d %s", count, list.Items[i].Spec.Names.Plural))
 		}
 	}
@@ -216,20 +214,4 @@ func checkUnused(ctx context.Context, reader client.Client, label string) error 
 		return fmt.Errorf("%s cannot be removed: there are %s, which nothing would look after. Delete them first, or name the provider again", label, strings.Join(left, ", "))
 	}
 	return nil
-}
-
-func countObjects(ctx context.Context, reader client.Client, definition *apiextensionsv1.CustomResourceDefinition) (int, error) {
-	for _, v := range definition.Spec.Versions {
-		if !v.Storage {
-			continue
-		}
-		objects := &metav1.PartialObjectMetadataList{}
-		objects.SetGroupVersionKind(schema.GroupVersionKind{Group: definition.Spec.Group, Version: v.Name, Kind: definition.Spec.Names.ListKind})
-		err := kube.Classify(reader.List(ctx, objects))
-		if kube.IsAbsent(err) {
-			return 0, nil
-		}
-		return len(objects.Items), err
-	}
-	return 0, nil
 }

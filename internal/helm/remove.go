@@ -5,7 +5,6 @@ package helm
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -163,12 +161,12 @@ func removeDefinitions(ctx context.Context, c *kube.Client, names []string, repo
 		if err != nil {
 			return stay, fmt.Errorf("reading the definition %s: %w", name, err)
 		}
-		object, err := anyObject(ctx, c, definition)
+		objects, err := kube.Instances(ctx, c, definition, 1)
 		if err != nil {
 			return stay, fmt.Errorf("looking for objects of the definition %s: %w", name, err)
 		}
-		if object != "" {
-			stay = append(stay, name+": there is "+object)
+		if len(objects) > 0 {
+			stay = append(stay, name+": there is "+kube.Describe(&objects[0]))
 			continue
 		}
 		report.Report(ctx, "deleting-definitions", "deleting the CustomResourceDefinition "+name)
@@ -178,34 +176,4 @@ func removeDefinitions(ctx context.Context, c *kube.Client, names []string, repo
 		}
 	}
 	return stay, nil
-}
-
-// anyObject names one object of a definition's kind, if there is any. Every
-// version serves the same objects.
-func anyObject(ctx context.Context, c *kube.Client, definition *apiextensionsv1.CustomResourceDefinition) (string, error) {
-	served := slices.IndexFunc(definition.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Served })
-	if served < 0 {
-		return "", errors.New("it serves no version, so that nobody can tell")
-	}
-	list := &unstructured.UnstructuredList{}
-	list.SetAPIVersion(definition.Spec.Group + "/" + definition.Spec.Versions[served].Name)
-	list.SetKind(definition.Spec.Names.Kind + "List")
-	err := c.List(ctx, list, client.Limit(1))
-	if kube.IsAbsent(err) && !established(definition) {
-		// The definition was never accepted, so that no object could be made.
-		return "", nil
-	}
-	if err != nil {
-		return "", err
-	}
-	if len(list.Items) == 0 {
-		return "", nil
-	}
-	return kube.Describe(&list.Items[0]), nil
-}
-
-func established(definition *apiextensionsv1.CustomResourceDefinition) bool {
-	return slices.ContainsFunc(definition.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
-		return c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue
-	})
 }
