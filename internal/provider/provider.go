@@ -73,6 +73,7 @@ func (p *capiProvider) DataSources(context.Context) []func() datasource.DataSour
 		newTalosImageDataSource,
 		newProxmoxPermissionsDataSource,
 		newProviderComponentsDataSource,
+		newProviderUpgradesDataSource,
 	}
 }
 
