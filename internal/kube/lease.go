@@ -92,6 +92,7 @@ const takePatience = 10 * time.Second
 // take answers a lease that is held and not renewed yet.
 func (l Leases) take(ctx context.Context, c client.Client, key client.ObjectKey, holder string, report progress.Reporter) (*Lease, error) {
 	var waitedFor *metav1.MicroTime
+	var seen time.Time // when waitedFor was first seen, by this machine's clock
 	patience := time.Now().Add(takePatience)
 	for {
 		sent := time.Now()
@@ -104,11 +105,16 @@ func (l Leases) take(ctx context.Context, c client.Client, key client.ObjectKey,
 			err = c.Create(ctx, mine)
 		case err == nil:
 			owner := ptr.Deref(found.Spec.HolderIdentity, "")
-			left := time.Until(ptr.Deref(found.Spec.RenewTime, metav1.MicroTime{}).Add(l.Duration))
+			if owner != holder && waitedFor != nil && !waitedFor.Equal(found.Spec.RenewTime) {
+				return nil, fmt.Errorf("lease %s of run %s: %w", key, owner, ownership.ErrHeld)
+			}
+			if waitedFor == nil {
+				seen = sent
+			}
+			// The clock of the run that wrote it may be ahead of this one by any time. What
+			// was not renewed for its whole duration has run out by every clock.
+			left := min(time.Until(ptr.Deref(found.Spec.RenewTime, metav1.MicroTime{}).Add(l.Duration)), l.Duration-time.Since(seen))
 			if owner != holder && left > 0 {
-				if waitedFor != nil && !waitedFor.Equal(found.Spec.RenewTime) {
-					return nil, fmt.Errorf("lease %s of run %s: %w", key, owner, ownership.ErrHeld)
-				}
 				waitedFor = found.Spec.RenewTime
 				report.Report(ctx, "waiting-for-lease", fmt.Sprintf("an unfinished run (%s) was at work here; its lease runs out in %s", owner, left.Round(time.Second)))
 				if err := pause(ctx, min(left+100*time.Millisecond, l.Renewal)); err != nil {

@@ -186,6 +186,25 @@ func testLeases(t *testing.T, c *kube.Client) {
 			t.Error("a lease that a lost run left does not count as left behind")
 		}
 	})
+	t.Run("of a lost run on a machine whose clock is ahead runs out as any other", func(t *testing.T) {
+		holder, ahead := "one", metav1.NewMicroTime(time.Now().Add(3*time.Hour))
+		lost := &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "ahead"},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, AcquireTime: &ahead, RenewTime: &ahead},
+		}
+		if err := c.Create(ctx, lost); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		_, lease, err := quick.Acquire(ctx, c, key("ahead"), "two", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease.Abandon()
+		if waited := time.Since(began); waited < quick.Duration*9/10 {
+			t.Errorf("it was taken after %s, and may be renewed for %s", waited, quick.Duration)
+		}
+	})
 	t.Run("that somebody takes away cancels its holder", func(t *testing.T) {
 		held, first, err := quick.Acquire(ctx, c, key("stolen"), "one", nil)
 		if err != nil {
