@@ -58,6 +58,41 @@ func (m Manager) start(ctx context.Context, spec Spec, report progress.Reporter)
 	return kubeconfig, nil
 }
 
+// Wake makes an ephemeral cluster run again that is stopped: this machine was
+// switched off, or the cluster has lost one of its programs. It goes on from its
+// data, and Wake answers once its providers work. One that runs or that is not
+// here is left as it is.
+func (m Manager) Wake(ctx context.Context, e kube.Ephemeral, report progress.Reporter) error {
+	status, err := m.Status(ctx, e)
+	if err != nil {
+		return fmt.Errorf("looking for the ephemeral cluster %q: %w", e.Name, err)
+	}
+	if status != Stopped {
+		return nil
+	}
+	spec, err := SpecOf(e)
+	if err != nil {
+		return err
+	}
+	report.Report(ctx, "starting", fmt.Sprintf("the ephemeral cluster %q is stopped: it is started again from its data", e.Name))
+	kubeconfig, err := m.start(ctx, spec, report)
+	if err != nil {
+		return err
+	}
+	c, err := connect(kubeconfig)
+	if err != nil {
+		return err
+	}
+	labels := make([]string, len(spec.Providers))
+	for i, p := range spec.Providers {
+		labels[i] = p.Label()
+	}
+	if err := capi.WaitReady(ctx, c.Config, labels, report); err != nil {
+		return fmt.Errorf("waiting for the providers of the ephemeral cluster %q, which was stopped: %w", e.Name, err)
+	}
+	return nil
+}
+
 // Kubeconfig answers the kubeconfig of a running ephemeral cluster.
 // [kube.IsAbsent] holds for the error when it is not here.
 func (m Manager) Kubeconfig(ctx context.Context, e kube.Ephemeral) ([]byte, error) {
@@ -92,8 +127,8 @@ func (e *OwnedError) Error() string {
 
 // Retire deletes an ephemeral cluster that holds no Cluster. One that does is
 // left as it is: the error is then an [*OwnedError]. One that is stopped is
-// started to be asked, which needs its specification. One that is not here is
-// retired already.
+// started to be asked, which needs its specification, unless it never ran. One
+// that is not here is retired already.
 func (m Manager) Retire(ctx context.Context, e kube.Ephemeral, report progress.Reporter) error {
 	return m.retire(ctx, e, report, func(context.Context, *kube.Client) error { return nil })
 }
@@ -110,6 +145,11 @@ func (m Manager) retire(ctx context.Context, e kube.Ephemeral, report progress.R
 	}
 	if status == NotHere {
 		return nil
+	}
+	if status == Stopped {
+		if gone, err := discard(ctx, runtime, e.Name, report); gone || err != nil {
+			return err
+		}
 	}
 	c, err := m.wake(ctx, runtime, e, status, report)
 	if err != nil {
@@ -130,6 +170,23 @@ func (m Manager) retire(ctx context.Context, e kube.Ephemeral, report progress.R
 		return fmt.Errorf("deleting the ephemeral cluster %q: %w", e.Name, err)
 	}
 	return nil
+}
+
+// discard removes a cluster that never ran: to start it in order to ask it for
+// its Clusters would fail as its first start did, and nobody could get rid of it.
+func discard(ctx context.Context, runtime Runtime, name string, report progress.Reporter) (bool, error) {
+	d, ok := runtime.(Discarder)
+	if !ok {
+		return false, nil
+	}
+	gone, err := d.Discard(ctx, name)
+	if err != nil {
+		return false, fmt.Errorf("deleting the ephemeral cluster %q: %w", name, err)
+	}
+	if gone {
+		report.Report(ctx, "retiring", fmt.Sprintf("the ephemeral cluster %q never ran, and its folder was removed", name))
+	}
+	return gone, nil
 }
 
 // wake answers a client for a cluster that is here, started if need be.

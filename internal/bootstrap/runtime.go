@@ -56,3 +56,12 @@ type Runtime interface {
 	// error.
 	Delete(ctx context.Context, name string) error
 }
+
+// Discarder is a [Runtime] that can tell a cluster which never ran, for want of
+// an image for example, from one that may hold objects. The first cannot be
+// asked for its Clusters, and has none.
+type Discarder interface {
+	// Discard removes what is here of a cluster that never ran, and says whether it
+	// did. One that ran once is left as it is.
+	Discard(ctx context.Context, name string) (bool, error)
+}

@@ -92,6 +92,19 @@ func (f folder) exists() (bool, error) {
 	return true, nil
 }
 
+// ran says whether the cluster has ever had data: the folder that etcd makes at
+// its first start.
+func (f folder) ran() (bool, error) {
+	_, err := os.Stat(f.path("control-plane", "etcd", "member"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking for the data of cluster %q: %w", f.name, err)
+	}
+	return true, nil
+}
+
 // lockInterval is how often a lock that somebody holds is tried again.
 const lockInterval = 100 * time.Millisecond
 

@@ -30,7 +30,10 @@ type Runtime struct {
 	State string
 }
 
-var _ bootstrap.Runtime = Runtime{}
+var (
+	_ bootstrap.Runtime   = Runtime{}
+	_ bootstrap.Discarder = Runtime{}
+)
 
 func (r Runtime) folder(name string) (folder, error) {
 	state, err := StateDir(r.State)
@@ -197,6 +200,13 @@ func (f folder) notStarted(s status) error {
 	if s.Error != "" {
 		return fmt.Errorf("the cluster %q did not start: %s", f.name, s.Error)
 	}
+	// It has no other place for its words than this folder.
+	if err := writeFile(f.path("written"), []byte("to see whether that can be\n")); err != nil {
+		return fmt.Errorf("the supervisor of cluster %q ended, and its folder takes nothing: %w", f.name, err)
+	}
+	if err := os.Remove(f.path("written")); err != nil {
+		return fmt.Errorf("removing a file of trial: %w", err)
+	}
 	return fmt.Errorf("the supervisor of cluster %q ended without a word; the end of its log %s:\n%s", f.name, f.path("supervisor.log"), f.logTail())
 }
 
@@ -298,15 +308,37 @@ func (r Runtime) Stop(ctx context.Context, name string) error {
 
 // Delete implements [bootstrap.Runtime].
 func (r Runtime) Delete(ctx context.Context, name string) error {
-	return r.locked(ctx, name, func(f folder) error {
-		if err := f.stop(ctx); err != nil {
+	return r.locked(ctx, name, func(f folder) error { return f.remove(ctx) })
+}
+
+// Discard implements [bootstrap.Discarder]. A cluster without data of etcd never
+// had an API server. One whose start is under way is left to it.
+func (r Runtime) Discard(ctx context.Context, name string) (gone bool, err error) {
+	err = r.locked(ctx, name, func(f folder) error {
+		if alive, err := f.alive(); err != nil || alive {
 			return err
 		}
-		if err := os.RemoveAll(f.path()); err != nil {
-			return fmt.Errorf("removing the data of cluster %q: %w", name, err)
+		switch ran, err := f.ran(); {
+		case err != nil:
+			return err
+		case ran:
+			return nil
 		}
-		return nil
+		gone = true
+		return f.remove(ctx)
 	})
+	return gone && err == nil, err
+}
+
+// remove deletes the cluster under the lock.
+func (f folder) remove(ctx context.Context) error {
+	if err := f.stop(ctx); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(f.path()); err != nil {
+		return fmt.Errorf("removing the data of cluster %q: %w", f.name, err)
+	}
+	return nil
 }
 
 // locked calls do under the cluster's lock, unless the cluster is not here.

@@ -272,6 +272,67 @@ func TestClusterThatCannotStartSaysWhyAndLeavesNoProcess(t *testing.T) {
 	wantStatus(t, r, bootstrap.Stopped)
 }
 
+func TestClusterThatNeverRanIsRetiredWithoutBeingAsked(t *testing.T) {
+	t.Parallel()
+	r := Runtime{State: t.TempDir()}
+	spec := bootstrap.Spec{Name: "c1", Runtime: bootstrap.Local, KubernetesVersion: "v1.0.0", Images: []string{"oci-layout:" + t.TempDir()}}
+	ephemeral, err := spec.Ephemeral()
+	if err != nil {
+		t.Fatal(err)
+	}
+	manager := bootstrap.Manager{bootstrap.Local: r}
+	if _, err := manager.Ensure(t.Context(), spec, nil); err == nil {
+		t.Fatal("it started without an image")
+	}
+	wantStatus(t, r, bootstrap.Stopped)
+	if err := manager.Retire(t.Context(), *ephemeral, nil); err != nil {
+		t.Errorf("nobody can get rid of it: %v", err)
+	}
+	wantStatus(t, r, bootstrap.NotHere)
+	if _, err := os.Stat(filepath.Join(r.State, "clusters", "c1")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its folder: %v", err)
+	}
+}
+
+func TestClusterThatRanOnceIsNotDiscarded(t *testing.T) {
+	t.Parallel()
+	r := Runtime{State: t.TempDir()}
+	f, err := r.folder("c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(f.path("control-plane", "etcd", "member"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if gone, err := r.Discard(t.Context(), "c1"); gone || err != nil {
+		t.Errorf("got %v, %v", gone, err)
+	}
+	if ran, err := f.ran(); !ran || err != nil {
+		t.Errorf("its data: %v, %v", ran, err)
+	}
+}
+
+func TestSupervisorWithoutAWordIsSaidToHaveHadNoRoomForOne(t *testing.T) {
+	t.Parallel()
+	f, err := Runtime{State: t.TempDir()}.folder("c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A folder that is not there stands for a disk that is full.
+	if err := f.notStarted(status{}); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "takes nothing") {
+		t.Errorf("got error %v", err)
+	}
+	if err := os.MkdirAll(f.path(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.notStarted(status{}); !strings.Contains(err.Error(), "without a word") {
+		t.Errorf("got error %v", err)
+	}
+	if left, err := os.ReadDir(f.path()); err != nil || len(left) > 0 {
+		t.Errorf("the trial has left %v, %v", left, err)
+	}
+}
+
 func TestSupervisorGetsNoSecretFromTheEnvironment(t *testing.T) {
 	t.Setenv("PROXMOX_SECRET", "hunter2")
 	t.Setenv("HTTPS_PROXY", "http://proxy.example")
