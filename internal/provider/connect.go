@@ -5,10 +5,12 @@ package provider
 
 import (
 	"context"
+	"errors"
 
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/proxmox"
 )
 
@@ -42,6 +44,24 @@ func (d *providerData) reach(ctx context.Context, cluster types.Object) (*kube.C
 	}
 	uid, err := client.UID(ctx)
 	return client, uid, err
+}
+
+// awake starts a stopped ephemeral cluster again before something is changed in
+// it or with it. A refresh does not: it tells what it sees, and starts nothing.
+// The error proves nothing about what the cluster holds.
+func (d *providerData) awake(ctx context.Context, cluster types.Object, report progress.Reporter) error {
+	access, known, diags := accessFrom(ctx, cluster)
+	if err := firstError(diags); err != nil || !known || access.Ephemeral == nil {
+		return err
+	}
+	// Of several resources that need the same cluster the first one starts it.
+	d.waking.Lock()
+	defer d.waking.Unlock()
+	err := d.ephemerals.Wake(ctx, *access.Ephemeral, report)
+	if kube.IsAbsent(err) {
+		return errors.New(err.Error())
+	}
+	return err
 }
 
 // proxmoxClient answers the client of the Proxmox VE that the provider block

@@ -222,7 +222,7 @@ func (r *ephemeralClusterResource) Update(ctx context.Context, req resource.Upda
 		}.addTo(&resp.Diagnostics)
 		// The prior specification stays, so that the next plan shows the change
 		// again; what is unfinished says so.
-		state.Phase, state.Status, state.Instance = plan.Phase, plan.Status, plan.Instance
+		state.Phase, state.Status, state.Instance = phaseAfterFailure(plan.Phase, state.Phase), plan.Status, plan.Instance
 		plan = state
 	}
 	resp.Diagnostics.Append(resp.State.Set(ctx, &plan)...)
@@ -277,7 +277,8 @@ func (r *ephemeralClusterResource) Delete(ctx context.Context, req resource.Dele
 	default:
 		failure{
 			verb: "delete", thing: state.thing(), cause: err, exists: "the cluster, as far as it was not deleted yet",
-			next: "mend the cause and run destroy again",
+			next: "mend the cause and run destroy again. If its data are lost for good, first look for VMs that it has made, then take it out of the state: " +
+				"terraform state rm ADDRESS",
 		}.addTo(&resp.Diagnostics)
 	}
 }

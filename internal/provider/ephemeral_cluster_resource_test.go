@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/terraform-plugin-framework/providerserver"
+	"github.com/hashicorp/terraform-plugin-framework/types"
 	"github.com/hashicorp/terraform-plugin-go/tfprotov6"
 	"github.com/hashicorp/terraform-plugin-testing/helper/resource"
 	"github.com/hashicorp/terraform-plugin-testing/knownvalue"
@@ -61,8 +62,11 @@ func (r *planeRuntime) Status(context.Context, string) (bootstrap.Status, error)
 func (r *planeRuntime) Kubeconfig(_ context.Context, name string) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state != bootstrap.Running {
+	switch r.state {
+	case bootstrap.NotHere:
 		return nil, fmt.Errorf("%s: %w", name, kube.ErrAbsent)
+	case bootstrap.Stopped:
+		return nil, fmt.Errorf("%s is stopped", name)
 	}
 	return r.plane.Kubeconfig, nil
 }
@@ -279,6 +283,97 @@ func TestEphemeralClusterThroughItsLife(t *testing.T) {
 			},
 		},
 	})
+}
+
+func TestStoppedEphemeralClusterIsStartedByWhatNeedsIt(t *testing.T) {
+	cliPath(t)
+	lab := newEphemeralLab(t)
+	chart := t.TempDir()
+	for name, text := range map[string]string{
+		"Chart.yaml":          "apiVersion: v2\nname: note\nversion: 1.0.0\n",
+		"templates/note.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: note}\ndata: {text: {{ .Values.text | quote }}}\n",
+	} {
+		file := filepath.Join(chart, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cluster := lab.config("secret", lab.repository)
+	release := func(text string) string {
+		return cluster + fmt.Sprintf(`
+resource "capi_helm_release" "note" {
+  cluster    = capi_ephemeral_cluster.bootstrap.access
+  name       = "note"
+  namespace  = "notes"
+  chart      = %q
+  values     = ["text: %s"]
+  on_destroy = "remove"
+}
+`, chart, text)
+	}
+	stop := func() { lab.set(bootstrap.Stopped, nil) }
+	running := statecheck.ExpectKnownValue("capi_helm_release.note", tfjsonpath.New("phase"), knownvalue.StringExact(phaseReady))
+	resource.UnitTest(t, resource.TestCase{
+		ProtoV6ProviderFactories: lab.providers(),
+		CheckDestroy: func(*terraform.State) error {
+			err := lab.client.Get(t.Context(), client.ObjectKey{Namespace: "notes", Name: "note"}, &corev1.ConfigMap{})
+			if !kube.IsAbsent(kube.Classify(err)) {
+				return fmt.Errorf("the release's object answers %v", err)
+			}
+			return nil
+		},
+		Steps: []resource.TestStep{
+			{Config: cluster},
+			{ // the machine was switched off meanwhile
+				PreConfig:         stop,
+				Config:            release("first"),
+				ConfigPlanChecks:  ephemeralAction(plancheck.ResourceActionNoop),
+				ConfigStateChecks: []statecheck.StateCheck{running},
+			},
+			{ // a plan starts nothing, and an apply that changes something does
+				PreConfig: stop,
+				Config:    release("second"),
+				ConfigPlanChecks: resource.ConfigPlanChecks{PreApply: []plancheck.PlanCheck{
+					plancheck.ExpectResourceAction("capi_helm_release.note", plancheck.ResourceActionUpdate), lab.expectStatus(bootstrap.Stopped),
+				}},
+				ConfigStateChecks: []statecheck.StateCheck{running},
+			},
+			{PreConfig: stop, Config: release("second"), Destroy: true},
+		},
+	})
+}
+
+// statusCheck is a check of a plan that looks at the cluster.
+type statusCheck struct {
+	lab  *ephemeralLab
+	want bootstrap.Status
+}
+
+func (l *ephemeralLab) expectStatus(want bootstrap.Status) plancheck.PlanCheck {
+	return statusCheck{l, want}
+}
+
+func (c statusCheck) CheckPlan(ctx context.Context, _ plancheck.CheckPlanRequest, resp *plancheck.CheckPlanResponse) {
+	if status, err := c.lab.Status(ctx, "boot"); err != nil || status != c.want {
+		resp.Error = fmt.Errorf("after the plan the cluster is %s, %w", status, err)
+	}
+}
+
+func TestAnUpdateThatFailsBeforeItsFirstStepLeavesThePhaseAsItWas(t *testing.T) {
+	for name, test := range map[string]struct{ reached, prior, want string }{
+		"the bootstrap cluster could not be reached": {reached: phaseReady, prior: "waiting-for-machines", want: "waiting-for-machines"},
+		"the cluster was complete before":            {reached: phaseReady, prior: phaseReady, want: phaseReady},
+		"it failed at a step":                        {reached: "applying", prior: phaseReady, want: "applying"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := phaseAfterFailure(types.StringValue(test.reached), types.StringValue(test.prior)); got.ValueString() != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+		})
+	}
 }
 
 func TestEphemeralClusterConfigurationIsJudgedFromItsText(t *testing.T) {

@@ -73,8 +73,9 @@ func (r *ephemeralClusterResource) Schema(ctx context.Context, _ resource.Schema
 			"access": accessOutput("How to reach the cluster: the value for `bootstrap` of a management cluster and `source` of a pivot. It is the specification, " +
 				"not a kubeconfig, and stays valid when the cluster is retired and made again."),
 			"status": schema.StringAttribute{
-				Computed:            true,
-				MarkdownDescription: "What this machine sees: `running`, `stopped` or `not_here`, which it is after a pivot and on another machine.",
+				Computed: true,
+				MarkdownDescription: "What this machine sees: `running`, `stopped` or `not_here`, which it is after a pivot and on another machine. " +
+					"After a restart of the machine it is stopped; the apply or destroy that needs it next starts it again from its data.",
 			},
 			"instance": schema.StringAttribute{
 				Computed:            true,

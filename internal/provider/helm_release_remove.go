@@ -39,6 +39,9 @@ func (r *helmReleaseResource) Delete(ctx context.Context, req resource.DeleteReq
 }
 
 func (r *helmReleaseResource) remove(ctx context.Context, state *helmReleaseModel, forGood bool, diags *diag.Diagnostics) error {
+	if err := r.data.awake(ctx, state.Cluster, reporter(nil)); err != nil {
+		return err
+	}
 	client, uid, err := r.data.reach(ctx, state.Cluster)
 	switch {
 	case kube.IsAbsent(err):

@@ -156,6 +156,9 @@ func (r *helmReleaseResource) ensure(ctx context.Context, m *helmReleaseModel, h
 	if err := m.asPlanned(spec.Chart); err != nil {
 		return nil, err
 	}
+	if err := r.data.awake(ctx, m.Cluster, reporter(&m.Phase)); err != nil {
+		return nil, err
+	}
 	client, uid, err := r.data.reach(ctx, m.Cluster)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/cluster"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/progress"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/talos"
 )
 
@@ -78,6 +79,17 @@ func (r *managementClusterResource) findHome(ctx context.Context, m *managementC
 		return foundHome{}, errors.New(errors.Join(unknown...).Error())
 	}
 	return foundHome{}, err
+}
+
+// findHomeAwake is findHome for an apply, which starts a stopped bootstrap cluster
+// again unless the cluster has left it.
+func (r *managementClusterResource) findHomeAwake(ctx context.Context, m *managementClusterModel, report progress.Reporter) (foundHome, error) {
+	if m.Home.ValueString() != homeSelf {
+		if err := r.data.awake(ctx, m.Bootstrap, report); err != nil {
+			return foundHome{}, err
+		}
+	}
+	return r.findHome(ctx, m)
 }
 
 // Read refreshes what the cluster's home tells. It drops the resource only when

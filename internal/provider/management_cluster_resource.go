@@ -131,6 +131,18 @@ func refuseSelfDestroy(m *managementClusterModel) failure {
 	}
 }
 
+// noBootstrap is the failure of a creation whose bootstrap cluster is not on this
+// machine. It is not made again without being asked for: a lost one may have made
+// machines of this very cluster, which nobody would know of then.
+func noBootstrap(m *managementClusterModel, err error) failure {
+	return failure{
+		verb: "create", thing: m.thing(), cause: err,
+		exists: "the bootstrap cluster is not on this machine: it was retired after a pivot, it was lost, or another machine has it. Nothing was made by this apply",
+		next: "run this on the machine that has the bootstrap cluster, or make it again: terraform apply -replace=ADDRESS, with the address of its resource " +
+			"(capi_ephemeral_cluster.NAME). If a lost one had begun with this cluster, remove the VMs that it made first",
+	}
+}
+
 // Create applies the manifest to the bootstrap cluster and waits for the control
 // plane to answer.
 func (r *managementClusterResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
@@ -149,14 +161,26 @@ func (r *managementClusterResource) Create(ctx context.Context, req resource.Cre
 	plan.Instance = types.StringValue(uuid.NewString())
 	plan.ID = types.StringValue(plan.Namespace.ValueString() + "/" + plan.Name.ValueString())
 	fail := func(cause error, exists string) {
-		failure{verb: "create", thing: plan.thing(), cause: cause, exists: exists, next: untaintAdvice("capi_management_cluster")}.addTo(&resp.Diagnostics)
+		problem := failure{verb: "create", thing: plan.thing(), cause: cause, exists: exists, next: untaintAdvice("capi_management_cluster")}
+		if resp.State.Raw.IsNull() {
+			problem.next = "mend the cause and run apply again"
+		}
+		problem.addTo(&resp.Diagnostics)
 	}
 	options, err := plan.options(ctx, secrets)
 	if err != nil {
 		fail(err, "nothing was made")
 		return
 	}
-	home, err := r.bootstrapHome(ctx, &plan)
+	err = r.data.awake(ctx, plan.Bootstrap, reporter(&plan.Phase))
+	var home cluster.Home
+	if err == nil {
+		home, err = r.bootstrapHome(ctx, &plan)
+	}
+	if kube.IsAbsent(err) {
+		noBootstrap(&plan, err).addTo(&resp.Diagnostics)
+		return
+	}
 	if err != nil {
 		fail(err, "nothing was made")
 		return
@@ -217,7 +241,7 @@ func (r *managementClusterResource) Update(ctx context.Context, req resource.Upd
 	}
 	if err != nil {
 		failure{verb: "update", thing: plan.thing(), cause: err, exists: "the cluster runs on; what was applied stays", next: "mend the cause and apply again, which continues"}.addTo(&resp.Diagnostics)
-		state.Phase = plan.Phase
+		state.Phase = phaseAfterFailure(plan.Phase, state.Phase)
 		resp.Diagnostics.Append(resp.State.Set(ctx, &state)...)
 		return
 	}
@@ -229,7 +253,7 @@ func (r *managementClusterResource) Update(ctx context.Context, req resource.Upd
 }
 
 func (r *managementClusterResource) update(ctx context.Context, plan, state *managementClusterModel, options cluster.ApplyOptions) error {
-	found, err := r.findHome(ctx, state)
+	found, err := r.findHomeAwake(ctx, state, reporter(&plan.Phase))
 	if err != nil {
 		return err
 	}
@@ -262,7 +286,7 @@ func (r *managementClusterResource) Delete(ctx context.Context, req resource.Del
 	resp.Diagnostics.Append(diags...)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	found, err := r.findHome(ctx, &state)
+	found, err := r.findHomeAwake(ctx, &state, reporter(&state.Phase))
 	switch {
 	case kube.IsAbsent(err):
 		return

@@ -45,3 +45,13 @@ func reporter(phase *types.String) progress.Reporter {
 		}
 	}
 }
+
+// phaseAfterFailure answers the phase after an update that failed: the step that
+// it came to. An update that failed before its first step has left the phase as
+// it was planned, and the prior one holds: what was unfinished still is.
+func phaseAfterFailure(reached, prior types.String) types.String {
+	if reached.ValueString() == phaseReady {
+		return prior
+	}
+	return reached
+}

@@ -95,6 +95,11 @@ func (r *pivotResource) move(ctx context.Context, m *pivotModel, diags *diag.Dia
 	if err != nil {
 		return err
 	}
+	for _, end := range []types.Object{m.Source, m.Target} {
+		if err := r.data.awake(ctx, end, reporter(&m.Phase)); err != nil {
+			return err
+		}
+	}
 	target, err := r.side(ctx, targetAccess, "target")
 	if err != nil {
 		return err

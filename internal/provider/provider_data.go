@@ -40,6 +40,8 @@ type providerData struct {
 	stateDirUnknown bool
 	// ephemerals makes, finds and retires ephemeral clusters.
 	ephemerals bootstrap.Manager
+	// waking is held while one of them is started again.
+	waking sync.Mutex
 
 	connectOnce sync.Once
 	connection  proxmoxConnection

@@ -135,6 +135,9 @@ func (r *providersResource) ensure(ctx context.Context, m *providersModel, adopt
 	if err != nil {
 		return err
 	}
+	if err := r.data.awake(ctx, m.Cluster, reporter(&m.Phase)); err != nil {
+		return err
+	}
 	client, uid, err := r.data.reach(ctx, m.Cluster)
 	if err != nil {
 		return err
@@ -272,6 +275,9 @@ func (r *providersResource) Delete(ctx context.Context, req resource.DeleteReque
 
 // remove answers the Clusters for whose sake nothing was removed.
 func (r *providersResource) remove(ctx context.Context, state *providersModel) (stay []string, err error) {
+	if err := r.data.awake(ctx, state.Cluster, reporter(nil)); err != nil {
+		return nil, err
+	}
 	client, uid, err := r.data.reach(ctx, state.Cluster)
 	switch {
 	case kube.IsAbsent(err):
