@@ -16,6 +16,8 @@ import (
 const (
 	// Local runs the cluster as processes, without a container engine.
 	Local = "local"
+	// Kind runs the cluster in a container engine, by kind.
+	Kind = "kind"
 )
 
 // Cluster is what a runtime is told about an ephemeral cluster.
@@ -27,6 +29,19 @@ type Cluster struct {
 	// Images are the places that container images are looked for before the
 	// registries that their names say: oci-layout:/path, archive:/path.
 	Images []string
+	// Kind is for the runtime of that name.
+	Kind KindOptions
+}
+
+// KindOptions are the settings that the runtime kind has alone.
+type KindOptions struct {
+	// Engine is docker, nerdctl or podman; empty means the first that answers.
+	Engine string `json:"engine,omitempty"`
+	// NodeImage is the image of the nodes that Config gives none; empty means
+	// kind's own for the Kubernetes version.
+	NodeImage string `json:"node_image,omitempty"`
+	// Config is a kind configuration in YAML; empty means one node.
+	Config string `json:"config,omitempty"`
 }
 
 // Status is what this machine sees of an ephemeral cluster.

@@ -22,6 +22,7 @@ type Spec struct {
 	Runtime           string           `json:"runtime"`
 	KubernetesVersion string           `json:"kubernetes_version"`
 	Images            []string         `json:"images,omitempty"`
+	Kind              KindOptions      `json:"kind,omitzero"`
 	Repository        string           `json:"repository,omitempty"`
 	CertManager       capi.CertManager `json:"cert_manager"`
 	Providers         []capi.Provider  `json:"providers"`
@@ -56,7 +57,7 @@ func SpecOf(e kube.Ephemeral) (Spec, error) {
 }
 
 func (s Spec) cluster() Cluster {
-	return Cluster{Name: s.Name, KubernetesVersion: s.KubernetesVersion, Images: s.Images}
+	return Cluster{Name: s.Name, KubernetesVersion: s.KubernetesVersion, Images: s.Images, Kind: s.Kind}
 }
 
 func (s Spec) initOptions() capi.InitOptions {

@@ -25,6 +25,7 @@ type ephemeralClusterModel struct {
 	Runtime           types.String   `tfsdk:"runtime"`
 	KubernetesVersion types.String   `tfsdk:"kubernetes_version"`
 	Images            types.List     `tfsdk:"images"`
+	Kind              types.Object   `tfsdk:"kind"`
 	Repository        types.String   `tfsdk:"repository"`
 	CertManager       types.Object   `tfsdk:"cert_manager"`
 	Providers         types.Object   `tfsdk:"providers"`
@@ -66,7 +67,8 @@ func (m *ephemeralClusterModel) spec(ctx context.Context) (spec bootstrap.Spec, 
 	certManager, certManagerKnown, found := certManagerFrom(ctx, m.CertManager)
 	diags.Append(found...)
 	images, imagesKnown := textList(m.Images)
-	if diags.HasError() || !providersKnown || !certManagerKnown || !imagesKnown {
+	kind, kindKnown := m.kind()
+	if diags.HasError() || !providersKnown || !certManagerKnown || !imagesKnown || !kindKnown {
 		return spec, false, diags
 	}
 	return bootstrap.Spec{
@@ -74,10 +76,27 @@ func (m *ephemeralClusterModel) spec(ctx context.Context) (spec bootstrap.Spec, 
 		Runtime:           m.Runtime.ValueString(),
 		KubernetesVersion: m.KubernetesVersion.ValueString(),
 		Images:            images,
+		Kind:              kind,
 		Repository:        m.Repository.ValueString(),
 		CertManager:       certManager,
 		Providers:         providers,
 	}, true, diags
+}
+
+// kind reads the settings of the runtime kind. known is false while part of them
+// is not known.
+func (m *ephemeralClusterModel) kind() (options bootstrap.KindOptions, known bool) {
+	if m.Kind.IsUnknown() {
+		return options, false
+	}
+	for name, into := range map[string]*string{"engine": &options.Engine, "node_image": &options.NodeImage, "config": &options.Config} {
+		value, _ := m.Kind.Attributes()[name].(types.String)
+		if value.IsUnknown() {
+			return options, false
+		}
+		*into = value.ValueString()
+	}
+	return options, true
 }
 
 // textList reads a list of texts. known is false while part of it is not known.

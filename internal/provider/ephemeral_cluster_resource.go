@@ -57,6 +57,9 @@ func (r *ephemeralClusterResource) ValidateConfig(ctx context.Context, req resou
 	resp.Diagnostics.Append(checkProviders(ctx, config.Providers, config.Repository)...)
 	_, _, diags := certManagerFrom(ctx, config.CertManager)
 	resp.Diagnostics.Append(diags...)
+	if runtime := config.Runtime; !config.Kind.IsNull() && !config.Kind.IsUnknown() && !runtime.IsUnknown() && runtime.ValueString() != bootstrap.Kind {
+		resp.Diagnostics.AddAttributeError(path.Root("kind"), "Unable to use the settings of kind", "They are of runtime = \"kind\" alone, and the cluster has another one: leave them out, or change the runtime.")
+	}
 }
 
 // ModifyPlan plans access as far as the specification is known, and an update

@@ -405,6 +405,26 @@ func TestEphemeralClusterConfigurationIsJudgedFromItsText(t *testing.T) {
 				providers = { core = { "cluster-api" = { version = "v1.14.2" } } }`,
 			fails: `magic`,
 		},
+		"settings of kind for the local runtime": {
+			config: `kind = { engine = "docker" }
+				cert_manager = { version = "v1.21.0" }
+				providers = { core = { "cluster-api" = { version = "v1.14.2" } } }`,
+			fails: `runtime = "kind" alone`,
+		},
+		"an unknown engine": {
+			config: `runtime = "kind"
+				kind = { engine = "rkt" }
+				cert_manager = { version = "v1.21.0" }
+				providers = { core = { "cluster-api" = { version = "v1.14.2" } } }`,
+			fails: `rkt`,
+		},
+		"a kind configuration with a field that kind does not know": {
+			config: `runtime = "kind"
+				kind = { config = "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nnode: []" }
+				cert_manager = { version = "v1.21.0" }
+				providers = { core = { "cluster-api" = { version = "v1.14.2" } } }`,
+			fails: `Unable to use the kind configuration(.|\n)*unknown\s+field\s+"node"`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			resource.UnitTest(t, resource.TestCase{

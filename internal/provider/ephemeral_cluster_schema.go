@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/kind"
 )
 
 var (
@@ -46,9 +47,9 @@ func (r *ephemeralClusterResource) Schema(ctx context.Context, _ resource.Schema
 				Optional: true, Computed: true,
 				Default: stringdefault.StaticString(bootstrap.Local),
 				MarkdownDescription: "How the cluster runs. `local`, the default, runs control plane and pods as processes out of their container images, as an ordinary " +
-					"user and without a container engine.",
+					"user and without a container engine. `kind` runs it in the containers of docker, nerdctl or podman, and needs the command of one of them.",
 				PlanModifiers: []planmodifier.String{stringplanmodifier.RequiresReplace()},
-				Validators:    []validator.String{stringvalidator.OneOf(bootstrap.Local)},
+				Validators:    []validator.String{stringvalidator.OneOf(bootstrap.Local, bootstrap.Kind)},
 			},
 			"kubernetes_version": schema.StringAttribute{
 				Optional: true, Computed: true,
@@ -58,10 +59,12 @@ func (r *ephemeralClusterResource) Schema(ctx context.Context, _ resource.Schema
 			},
 			"images": schema.ListAttribute{
 				Optional: true, ElementType: types.StringType,
-				MarkdownDescription: "Where container images are looked for before their registries: `oci-layout:/path` (a folder) or `archive:/path` (a file made by `docker save`), in this order.",
+				MarkdownDescription: "Where container images are looked for before their registries: `oci-layout:/path` (a folder) or `archive:/path` (a file made by `docker save`), in this order. " +
+					"With `kind` all their images are loaded into the nodes.",
 				Validators: []validator.List{listvalidator.ValueStringsAre(
 					stringvalidator.RegexMatches(imageSource, "must be oci-layout:/path or archive:/path"))},
 			},
+			"kind": kindAttribute(),
 			"repository": schema.StringAttribute{
 				Optional: true,
 				MarkdownDescription: "A mirror of the providers' releases and cert-manager's: the `file:///` or `https://` address of a folder that holds the files of " +
@@ -85,6 +88,48 @@ func (r *ephemeralClusterResource) Schema(ctx context.Context, _ resource.Schema
 			"phase":    phaseAttribute(),
 			"timeouts": timeoutsAttribute(ctx, ephemeralClusterTimes),
 		},
+	}
+}
+
+func kindAttribute() schema.SingleNestedAttribute {
+	return schema.SingleNestedAttribute{
+		Optional:            true,
+		MarkdownDescription: "Settings of `runtime = \"kind\"`. A change takes effect when the cluster is made again.",
+		Attributes: map[string]schema.Attribute{
+			"engine": schema.StringAttribute{
+				Optional:            true,
+				MarkdownDescription: "The container engine: `docker`, `nerdctl` or `podman`. Defaults to the first of them that answers.",
+				Validators:          []validator.String{stringvalidator.OneOf(kind.Engines()...)},
+			},
+			"node_image": schema.StringAttribute{
+				Optional: true,
+				MarkdownDescription: "Image of the nodes, best with its digest: `kindest/node:v1.36.2@sha256:...`. Defaults to the image of `kubernetes_version` in " +
+					"`kindest/node`, by digest where the kind release in this provider names one.",
+				Validators: []validator.String{stringvalidator.LengthAtLeast(1)},
+			},
+			"config": schema.StringAttribute{
+				Optional: true,
+				MarkdownDescription: "A kind configuration in YAML (`kind: Cluster`, `apiVersion: kind.x-k8s.io/v1alpha4`), for more nodes, mounts and mirrors of registries. " +
+					"It has no `name`.",
+				Validators: []validator.String{kindConfiguration{}},
+			},
+		},
+	}
+}
+
+// kindConfiguration reads a kind configuration before kind does.
+type kindConfiguration struct{}
+
+func (kindConfiguration) Description(context.Context) string { return "must be a kind configuration" }
+
+func (v kindConfiguration) MarkdownDescription(ctx context.Context) string { return v.Description(ctx) }
+
+func (kindConfiguration) ValidateString(_ context.Context, req validator.StringRequest, resp *validator.StringResponse) {
+	if req.ConfigValue.IsNull() || req.ConfigValue.IsUnknown() {
+		return
+	}
+	if _, err := kind.ParseConfig(req.ConfigValue.ValueString()); err != nil {
+		resp.Diagnostics.AddAttributeError(req.Path, "Unable to use the kind configuration", sentence(err.Error()))
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/kind"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local"
 )
 
@@ -51,7 +52,7 @@ type capiProvider struct {
 
 // runtimes are the runtimes of ephemeral clusters that the provider ships.
 func runtimes(stateDir string) bootstrap.Manager {
-	return bootstrap.Manager{bootstrap.Local: local.Runtime{State: stateDir}}
+	return bootstrap.Manager{bootstrap.Local: local.Runtime{State: stateDir}, bootstrap.Kind: kind.Runtime{State: stateDir}}
 }
 
 // Resources lists every resource, one a line.

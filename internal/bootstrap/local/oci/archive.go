@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -47,6 +48,38 @@ func (a Archive) Image(_ context.Context, ref string) (v1.Image, error) {
 	}
 	return nil, fmt.Errorf("reading %s: it is neither an OCI layout nor a docker archive", a)
 }
+
+// References implements [Lister]. Images without a name are not among them.
+func (a Archive) References(context.Context) ([]string, error) {
+	files, err := a.list()
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", a, err)
+	}
+	if _, ok := files["index.json"]; ok {
+		return references(a, a.opener(files))
+	}
+	manifest, err := a.manifest()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, d := range manifest {
+		names = append(names, d.RepoTags...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// manifest reads that of a docker archive.
+func (a Archive) manifest() (tarball.Manifest, error) {
+	manifest, err := tarball.LoadManifest(a.open)
+	if err != nil {
+		return nil, fmt.Errorf("reading manifest.json of %s: %w", a, err)
+	}
+	return manifest, nil
+}
+
+func (a Archive) open() (io.ReadCloser, error) { return os.Open(a.Path) }
 
 // section is where a file lies in the archive.
 type section struct{ offset, size int64 }
@@ -105,10 +138,9 @@ func (a Archive) dockerImage(wanted reference) (v1.Image, error) {
 	if wanted.tag == nil || (wanted.digest != "" && !a.IgnoreDigest) {
 		return nil, wanted.absentIn(a)
 	}
-	open := func() (io.ReadCloser, error) { return os.Open(a.Path) }
-	manifest, err := tarball.LoadManifest(open)
+	manifest, err := a.manifest()
 	if err != nil {
-		return nil, fmt.Errorf("reading manifest.json of %s: %w", a, err)
+		return nil, err
 	}
 	for _, d := range manifest {
 		for _, text := range d.RepoTags {
@@ -119,7 +151,7 @@ func (a Archive) dockerImage(wanted reference) (v1.Image, error) {
 			if err != nil {
 				return nil, err
 			}
-			image, err := tarball.Image(open, &tag)
+			image, err := tarball.Image(a.open, &tag)
 			if err != nil {
 				return nil, fmt.Errorf("image %s in %s: %w", wanted.text, a, err)
 			}

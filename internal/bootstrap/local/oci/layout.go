@@ -14,6 +14,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
@@ -49,10 +51,48 @@ func (l Layout) Image(_ context.Context, ref string) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	open := func(file string) (io.ReadCloser, error) {
-		return os.Open(filepath.Join(l.Path, filepath.FromSlash(file)))
+	return find(l, l.open, r, l.IgnoreDigest)
+}
+
+func (l Layout) open(file string) (io.ReadCloser, error) {
+	return os.Open(filepath.Join(l.Path, filepath.FromSlash(file)))
+}
+
+// References implements [Lister]. Images without a name are not among them.
+func (l Layout) References(context.Context) ([]string, error) {
+	return references(l, l.open)
+}
+
+// references reads the names out of an index.
+func references(s Source, open opener) ([]string, error) {
+	index, err := indexOf(s, open)
+	if err != nil {
+		return nil, err
 	}
-	return find(l, open, r, l.IgnoreDigest)
+	var names []string
+	for _, d := range index.Manifests {
+		for _, annotation := range []string{containerdName, refName} {
+			// A name that is a mere tag names no image.
+			if text := d.Annotations[annotation]; strings.Contains(text, "/") {
+				names = append(names, text)
+				break
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+func indexOf(s Source, open opener) (v1.IndexManifest, error) {
+	var index v1.IndexManifest
+	b, err := readAll(open, "index.json")
+	if err == nil {
+		err = json.Unmarshal(b, &index)
+	}
+	if err != nil {
+		return index, fmt.Errorf("reading the index of %s: %w", s, err)
+	}
+	return index, nil
 }
 
 // opener opens a file of a layout by its path in it, with slashes.
@@ -60,13 +100,9 @@ type opener func(file string) (io.ReadCloser, error)
 
 // find looks up an image in a layout, wherever its files are.
 func find(s Source, open opener, wanted reference, ignoreDigest bool) (v1.Image, error) {
-	b, err := readAll(open, "index.json")
+	index, err := indexOf(s, open)
 	if err != nil {
-		return nil, fmt.Errorf("reading the index of %s: %w", s, err)
-	}
-	var index v1.IndexManifest
-	if err := json.Unmarshal(b, &index); err != nil {
-		return nil, fmt.Errorf("reading the index of %s: %w", s, err)
+		return nil, err
 	}
 	found := withDigest(open, index, wanted.digest)
 	if found == nil && (wanted.digest == "" || ignoreDigest) {

@@ -25,6 +25,12 @@ type Source interface {
 	String() string
 }
 
+// Lister is a source that can tell what it holds.
+type Lister interface {
+	// References lists the names of the images, each once.
+	References(ctx context.Context) ([]string, error)
+}
+
 // Image is an unpacked image.
 type Image struct {
 	// Ref is the reference it was asked for by.
