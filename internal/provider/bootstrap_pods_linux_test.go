@@ -22,11 +22,12 @@ import (
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/artifacts"
 )
 
-// podsLab is a state folder of the local runtime, whose clusters run real pods,
-// and an answer to what CAPMOX asks of Proxmox VE when it starts.
+// podsLab is a runtime with a state folder, whose clusters run real pods, and an
+// answer to what CAPMOX asks of Proxmox VE when it starts.
 type podsLab struct {
 	*artifacts.Set
-	local.Runtime
+	bootstrap.Runtime
+	State   string
 	proxmox string
 }
 
@@ -49,7 +50,8 @@ func newPodsLab(t *testing.T) *podsLab {
 	server.Listener = listener
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	return &podsLab{Set: set, Runtime: local.Runtime{State: t.TempDir()}, proxmox: server.URL}
+	state := t.TempDir()
+	return &podsLab{Set: set, Runtime: local.Runtime{State: state}, State: state, proxmox: server.URL}
 }
 
 // deleted deletes a cluster at the end of the test, however that goes.
