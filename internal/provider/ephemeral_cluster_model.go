@@ -9,9 +9,11 @@ import (
 
 	"github.com/hashicorp/terraform-plugin-framework-timeouts/resource/timeouts"
 	"github.com/hashicorp/terraform-plugin-framework/diag"
+	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 )
 
@@ -81,6 +83,21 @@ func (m *ephemeralClusterModel) spec(ctx context.Context) (spec bootstrap.Spec, 
 		CertManager:       certManager,
 		Providers:         providers,
 	}, true, diags
+}
+
+// checkRuntime judges whether the cluster can run here as configured.
+func (m *ephemeralClusterModel) checkRuntime(goos, goarch string) (diags diag.Diagnostics) {
+	wanted := m.Runtime.ValueString()
+	switch {
+	case m.Runtime.IsUnknown():
+	case wanted != bootstrap.Kind && !m.Kind.IsNull():
+		diags.AddAttributeError(path.Root("kind"), "Unable to use the settings of kind",
+			"They are of runtime = \"kind\" alone, and the cluster has another one: leave them out, or change the runtime.")
+	case (wanted == "" || wanted == bootstrap.Local) && !local.Supported(goos, goarch):
+		diags.AddAttributeError(path.Root("runtime"), "Unable to run the ephemeral cluster here",
+			fmt.Sprintf("The runtime local runs on Linux on amd64 and arm64, and this is %s on %s. Use runtime = \"kind\", which needs a container engine.", goos, goarch))
+	}
+	return diags
 }
 
 // kind reads the settings of the runtime kind. known is false while part of them

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 
@@ -57,9 +58,7 @@ func (r *ephemeralClusterResource) ValidateConfig(ctx context.Context, req resou
 	resp.Diagnostics.Append(checkProviders(ctx, config.Providers, config.Repository)...)
 	_, _, diags := certManagerFrom(ctx, config.CertManager)
 	resp.Diagnostics.Append(diags...)
-	if runtime := config.Runtime; !config.Kind.IsNull() && !config.Kind.IsUnknown() && !runtime.IsUnknown() && runtime.ValueString() != bootstrap.Kind {
-		resp.Diagnostics.AddAttributeError(path.Root("kind"), "Unable to use the settings of kind", "They are of runtime = \"kind\" alone, and the cluster has another one: leave them out, or change the runtime.")
-	}
+	resp.Diagnostics.Append(config.checkRuntime(runtime.GOOS, runtime.GOARCH)...)
 }
 
 // ModifyPlan plans access as far as the specification is known, and an update
@@ -310,12 +309,12 @@ func firstError(diags diag.Diagnostics) error {
 func (r *ephemeralClusterResource) ImportState(ctx context.Context, req resource.ImportStateRequest, resp *resource.ImportStateResponse) {
 	identity := ephemeralClusterIdentity{}
 	if req.ID != "" {
-		runtime, name, ok := strings.Cut(req.ID, "/")
+		kind, name, ok := strings.Cut(req.ID, "/")
 		if !ok || !clusterName.MatchString(name) {
 			failure{verb: "import", thing: "the ephemeral cluster", cause: fmt.Errorf("the import id %q is not of the form RUNTIME/NAME, such as local/ephemeral-cluster", req.ID)}.addTo(&resp.Diagnostics)
 			return
 		}
-		identity.Runtime, identity.Name = types.StringValue(runtime), types.StringValue(name)
+		identity.Runtime, identity.Name = types.StringValue(kind), types.StringValue(name)
 	} else {
 		resp.Diagnostics.Append(req.Identity.Get(ctx, &identity)...)
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -435,6 +436,30 @@ func TestEphemeralClusterConfigurationIsJudgedFromItsText(t *testing.T) {
 					ExpectError: regexp.MustCompile(test.fails),
 				}},
 			})
+		})
+	}
+}
+
+func TestTheRuntimeMustSuitTheMachine(t *testing.T) {
+	for name, test := range map[string]struct {
+		runtime      types.String
+		goos, goarch string
+		fails        bool
+	}{
+		"local on Linux":           {types.StringValue("local"), "linux", "amd64", false},
+		"the default on Linux":     {types.StringNull(), "linux", "arm64", false},
+		"local on macOS":           {types.StringValue("local"), "darwin", "arm64", true},
+		"the default on Windows":   {types.StringNull(), "windows", "amd64", true},
+		"local on another machine": {types.StringValue("local"), "linux", "riscv64", true},
+		"kind on macOS":            {types.StringValue("kind"), "darwin", "arm64", false},
+		"what is not known yet":    {types.StringUnknown(), "darwin", "arm64", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := ephemeralClusterModel{Runtime: test.runtime, Kind: types.ObjectNull(nil)}
+			diags := m.checkRuntime(test.goos, test.goarch)
+			if diags.HasError() != test.fails || test.fails && !strings.Contains(diags[0].Detail(), `runtime = "kind"`) {
+				t.Errorf("the diagnostics are %v", diags)
+			}
 		})
 	}
 }

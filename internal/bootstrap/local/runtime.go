@@ -35,6 +35,13 @@ var (
 	_ bootstrap.Discarder = Runtime{}
 )
 
+// Supported says whether the runtime runs on a platform, in the words of GOOS
+// and GOARCH: pods need Linux' namespaces, and images are published for two kinds
+// of machines.
+func Supported(goos, goarch string) bool {
+	return goos == "linux" && (goarch == "amd64" || goarch == "arm64")
+}
+
 func (r Runtime) folder(name string) (folder, error) {
 	state, err := StateDir(r.State)
 	if err != nil {
