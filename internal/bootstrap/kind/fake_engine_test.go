@@ -136,7 +136,7 @@ func dockerCommand(arguments []string) error {
 		return e.exec(arguments[1:])
 	}
 	// kind gets no further than to its network.
-	return fmt.Errorf("Error response from daemon: no network can be made") //nolint:staticcheck // docker's words
+	return fmt.Errorf("error response from daemon: no network can be made")
 }
 
 func (e *fakeEngine) list(arguments []string) {
@@ -158,7 +158,7 @@ func (e *fakeEngine) inspect(arguments []string, name string) error {
 	switch {
 	case strings.Contains(asked, "--type=image"): // it need not be pulled
 	case c == nil:
-		return fmt.Errorf("Error: No such object: %s", name) //nolint:staticcheck // docker's words
+		return fmt.Errorf("error: no such object: %s", name)
 	case strings.Contains(asked, "kind.role"):
 		fmt.Println(c.Role)
 	case strings.Contains(asked, "NetworkSettings"):
@@ -176,7 +176,7 @@ func (e *fakeEngine) exec(arguments []string) error {
 	}
 	c, command := e.Containers[arguments[0]], strings.Join(arguments[1:], " ")
 	if c == nil || !c.Running {
-		return fmt.Errorf("Error response from daemon: container %s is not running", arguments[0]) //nolint:staticcheck // docker's words
+		return fmt.Errorf("error response from daemon: container %s is not running", arguments[0])
 	}
 	switch {
 	case command == "true":

@@ -16,7 +16,7 @@ import (
 // logger makes what kind tells its user progress. What it tells its developers is
 // left out.
 type logger struct {
-	ctx    context.Context //nolint:containedctx // kind's interface has none
+	ctx    context.Context // kind's interface has none
 	report progress.Reporter
 }
 
