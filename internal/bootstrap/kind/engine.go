@@ -72,7 +72,7 @@ func probe(name string, logger log.Logger) (*engine, error) {
 // it out (sigs.k8s.io/kind v0.33.0, pkg/exec/types.go).
 func told(err error) error {
 	failed := kindexec.RunErrorForError(err)
-	if failed == nil {
+	if err == nil || failed == nil {
 		return err
 	}
 	lines := strings.Split(strings.TrimSpace(string(failed.Output)), "\n")

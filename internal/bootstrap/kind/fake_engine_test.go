@@ -179,7 +179,7 @@ func (e *fakeEngine) exec(arguments []string) error {
 		return fmt.Errorf("error response from daemon: container %s is not running", arguments[0])
 	}
 	switch {
-	case command == "true":
+	case command == "true", command == "crictl version":
 	case strings.HasPrefix(command, "sh -c"):
 		fmt.Print(c.Files["/kind/kubeadm.conf"])
 		if c.Files["/etc/kubernetes/admin.conf"] != "" {

@@ -23,7 +23,8 @@ type logger struct {
 var _ log.Logger = logger{}
 
 func (l logger) tell(text string) {
-	if text = strings.TrimSpace(text); text != "" {
+	// kind tells of each step twice, at its start (•) and at its end (✓).
+	if text = strings.TrimSpace(text); text != "" && !strings.HasPrefix(text, "✓") {
 		l.report.Report(l.ctx, "creating", text)
 	}
 }

@@ -115,10 +115,28 @@ func (f folder) ensure(ctx context.Context, c bootstrap.Cluster, report progress
 			return nil, err
 		}
 	}
+	if err := awaitContainerd(ctx, found); err != nil {
+		return nil, err
+	}
 	if err := loadImages(ctx, c.Images, found, report); err != nil {
 		return nil, err
 	}
 	return f.kubeconfig(ctx, e)
+}
+
+// awaitContainerd waits until the nodes can be given images, which takes a moment
+// after a start.
+func awaitContainerd(ctx context.Context, found []nodes.Node) error {
+	for _, node := range found {
+		err := kube.Wait(ctx, "containerd on node "+node.String(), func(context.Context) (bool, string, error) {
+			err := node.Command("crictl", "version").Run()
+			return err == nil, "", told(err)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // takeUp goes on with the containers that are there. What was never complete is
