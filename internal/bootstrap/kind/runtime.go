@@ -38,7 +38,10 @@ type Runtime struct {
 	State string
 }
 
-var _ bootstrap.Runtime = Runtime{}
+var (
+	_ bootstrap.Runtime   = Runtime{}
+	_ bootstrap.Discarder = Runtime{}
+)
 
 func (r Runtime) folder(name string) (folder, error) {
 	state, err := local.StateDir(r.State)
@@ -304,6 +307,25 @@ func (r Runtime) Kubeconfig(_ context.Context, name string) ([]byte, error) {
 
 // Delete implements [bootstrap.Runtime].
 func (r Runtime) Delete(ctx context.Context, name string) error {
+	return r.locked(ctx, name, func(_ folder, remove func() error) error { return remove() })
+}
+
+// Discard implements [bootstrap.Discarder]. What the record says never came up
+// holds nothing.
+func (r Runtime) Discard(ctx context.Context, name string) (gone bool, err error) {
+	err = r.locked(ctx, name, func(f folder, remove func() error) error {
+		known, err := f.read()
+		if err != nil || known == nil || known.Complete {
+			return err
+		}
+		gone = true
+		return remove()
+	})
+	return gone && err == nil, err
+}
+
+// locked calls do under the cluster's lock, with what deletes the cluster.
+func (r Runtime) locked(ctx context.Context, name string, do func(f folder, remove func() error) error) error {
 	f, err := r.folder(name)
 	if err != nil {
 		return err
@@ -313,10 +335,13 @@ func (r Runtime) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	_, e, found, err := r.here(name)
-	if err == nil && len(found) > 0 {
-		err = f.delete(e)
-	} else if err == nil {
-		err = f.forget()
+	if err == nil {
+		err = do(f, func() error {
+			if len(found) == 0 {
+				return f.forget()
+			}
+			return f.delete(e)
+		})
 	}
 	return errors.Join(err, unlock())
 }

@@ -253,6 +253,39 @@ func TestStatusAndKubeconfigAndDeletion(t *testing.T) {
 	is(bootstrap.NotHere)
 }
 
+// A destroy gets rid of what never came up, and of nothing else.
+func TestOnlyWhatNeverCameUpIsDiscarded(t *testing.T) {
+	for name, test := range map[string]struct {
+		known *record
+		gone  bool
+	}{
+		"one that never came up":        {&record{Engine: "docker"}, true},
+		"one that did":                  {&record{Engine: "docker", Complete: true}, false},
+		"one of which nothing is known": {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withEngine(t, fakeEngine{Containers: map[string]*fakeContainer{"boot-control-plane": marked(false)}})
+			r := Runtime{State: t.TempDir()}
+			f, err := r.folder("boot")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.MkdirAll(f.dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if test.known != nil {
+				if err := f.write(*test.known); err != nil {
+					t.Fatal(err)
+				}
+			}
+			gone, err := r.Discard(t.Context(), "boot")
+			if err != nil || gone != test.gone || (readEngine(t).Containers["boot-control-plane"] == nil) != test.gone {
+				t.Errorf("it is gone: %v, %v", gone, err)
+			}
+		})
+	}
+}
+
 // Whoever comes second waits for the first, and its time may be over meanwhile.
 func TestASecondRunWaitsForTheFirst(t *testing.T) {
 	withEngine(t, fakeEngine{})
