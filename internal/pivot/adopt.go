@@ -35,6 +35,13 @@ func (r *run) adopt(ctx context.Context) error {
 		}
 	}
 	held, copied := idsOf(here), idsOf(there)
+	for _, n := range here.placed() {
+		// That move had begun to delete: on a side that is un-paused its controllers
+		// would destroy the machine behind such an object.
+		if !n.object.GetDeletionTimestamp().IsZero() {
+			held.Delete(n.ID)
+		}
+	}
 	switch {
 	case r.source != nil && held.IsSuperset(copied):
 		return r.adoptBack(detached, here, copied)
@@ -112,14 +119,23 @@ func (r *run) adoptJournal(ctx context.Context, g *graph, phase Phase) error {
 // wantedControlPlane answers the replicas of a Cluster's control plane: with no
 // journal they are the one thing that says how many Machines there must be.
 func (g *graph) wantedControlPlane(cluster client.ObjectKey) int {
+	plane := g.controlPlane(cluster)
+	if plane == nil {
+		return 0
+	}
+	replicas, _, _ := unstructured.NestedInt64(plane.object.Object, "spec", "replicas")
+	return int(replicas)
+}
+
+// controlPlane answers the object that makes a Cluster's control plane, if any.
+func (g *graph) controlPlane(cluster client.ObjectKey) *node {
 	for _, n := range g.placed() {
 		if n.Group != "controlplane.cluster.x-k8s.io" || n.Namespace != cluster.Namespace {
 			continue
 		}
 		if slices.ContainsFunc(n.owners, func(owner *node) bool { return owner.is(clusterKind) && owner.Name == cluster.Name }) {
-			replicas, _, _ := unstructured.NestedInt64(n.object.Object, "spec", "replicas")
-			return int(replicas)
+			return n
 		}
 	}
-	return 0
+	return nil
 }

@@ -14,8 +14,10 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/capi"
@@ -114,6 +116,11 @@ func kindOf(definition *apiextensionsv1.CustomResourceDefinition) *kind {
 			k.versions = slices.Insert(k.versions, 0, version.Name)
 		case version.Served:
 			k.versions = append(k.versions, version.Name)
+		}
+	}
+	for label := range definition.Labels {
+		if contract, ok := strings.CutPrefix(label, clusterv1.GroupVersion.Group+"/v"); ok && version.CompareKubeAwareVersionStrings("v"+contract, k.contract) > 0 {
+			k.contract = "v" + contract
 		}
 	}
 	k.global = definition.Spec.Scope == apiextensionsv1.ClusterScoped

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -173,13 +174,17 @@ func (r *run) countControlPlanes(ctx context.Context, side *Side) error {
 	}
 	count := map[client.ObjectKey]int{}
 	for i := range machines.Items {
-		if m := &machines.Items[i]; m.DeletionTimestamp.IsZero() {
-			count[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.ClusterName}]++
-		}
+		// One that somebody else has deleted counts: what he asked for is done once the
+		// side is un-paused.
+		count[client.ObjectKey{Namespace: machines.Items[i].Namespace, Name: machines.Items[i].Spec.ClusterName}]++
+	}
+	managed, err := r.lifted(ctx, side)
+	if err != nil {
+		return err
 	}
 	for _, c := range r.journal.Clusters {
-		if count[c.key()] < c.ControlPlane {
-			return fmt.Errorf("cluster %s has %d control plane machines on %s and had %d when the move began: it stays paused, since its controllers would remove members of etcd and make machines anew", c.key(), count[c.key()], side.Name, c.ControlPlane)
+		if count[c.key()] < c.ControlPlane && !slices.Contains(managed, c.key().String()) {
+			return fmt.Errorf("cluster %s has %d control plane machines on %s and had %d when the move began: it stays paused, since its controllers would remove members of etcd and make machines anew. Restore the Machine objects from a backup, or, if their machines are gone for good, un-pause it by hand; then apply again", c.key(), count[c.key()], side.Name, c.ControlPlane)
 		}
 	}
 	return nil
@@ -235,6 +240,6 @@ func (r *run) raiseFence(ctx context.Context, side *Side) error {
 // metadataOf is an object of which only the metadata is read and written.
 func metadataOf(e entry) *metav1.PartialObjectMetadata {
 	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name}}
-	o.SetGroupVersionKind(schema.GroupVersionKind{Group: e.Group, Version: e.Version, Kind: e.Kind})
+	o.SetGroupVersionKind(e.gvk())
 	return o
 }

@@ -68,6 +68,8 @@ type kind struct {
 	// versions are those that the cluster serves, the stored one first.
 	versions []string
 	global   bool
+	// contract is the newest version of Cluster API's contract that the kind keeps.
+	contract string
 	// move and hierarchy are clusterctl's labels of the definition: its objects
 	// move, or they and all that they own.
 	move, hierarchy bool

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -114,6 +115,9 @@ type journalCluster struct {
 	// control plane is never un-paused.
 	ControlPlane int `json:"controlPlane"`
 	Machines     int `json:"machines"`
+	// Etcd is the control plane if it said that its etcd was well: no member without
+	// a Machine and none missing. It must say so again.
+	Etcd *ID `json:"etcd,omitempty"`
 }
 
 func (c journalCluster) key() client.ObjectKey {
@@ -148,6 +152,10 @@ type entry struct {
 	// Keep and Existing are as in journalClass.
 	Keep     bool `json:"keep,omitempty"`
 	Existing bool `json:"existing,omitempty"`
+}
+
+func (e entry) gvk() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: e.Group, Version: e.Version, Kind: e.Kind}
 }
 
 func (e entry) id() ID { return ID{e.Group, e.Kind, e.Namespace, e.Name} }

@@ -191,6 +191,13 @@ func (r *run) prepare(ctx context.Context) error {
 	if err := r.preflight(ctx); err != nil {
 		return err
 	}
+	notices, err := r.notices(ctx)
+	if err != nil {
+		return err
+	}
+	for _, notice := range notices {
+		r.opts.Report.Report(ctx, "notice", notice)
+	}
 	j, err := r.plan(ctx)
 	if err != nil {
 		return err

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -75,11 +76,9 @@ func (r *run) settle(ctx context.Context) error {
 		if err != nil {
 			return false, err
 		}
-		for _, n := range g.placed() {
-			if !n.object.GetDeletionTimestamp().IsZero() {
-				last, now = "", n.ID.String()+" is being deleted"
-				return false, nil
-			}
+		if n := g.deleted(); n != nil {
+			last, now = "", n.ID.String()+" is being deleted"
+			return false, nil
 		}
 		digest := g.digest()
 		done := digest == last
@@ -90,6 +89,17 @@ func (r *run) settle(ctx context.Context) error {
 		return fmt.Errorf("waiting for the source's objects to stop changing (%s): %w", now, context.Cause(ctx))
 	}
 	return err
+}
+
+// deleted answers an object that moves and that somebody has deleted: its copy
+// would live on.
+func (g *graph) deleted() *node {
+	for _, n := range g.placed() {
+		if !n.object.GetDeletionTimestamp().IsZero() {
+			return n
+		}
+	}
+	return nil
 }
 
 // plan writes down what the graph says. The phase is the first.
@@ -122,6 +132,9 @@ func (r *run) describe(j *journal) {
 	j.Digest, j.Counts, j.ProviderIDs, j.Stayed = r.graph.digest(), r.graph.counts(), r.graph.providerIDs(), r.graph.heldBack()
 	for i := range j.Clusters {
 		j.Clusters[i].Machines, j.Clusters[i].ControlPlane = r.graph.machines(j.Clusters[i].key())
+		if plane := r.graph.controlPlane(j.Clusters[i].key()); plane != nil && !j.Clusters[i].Paused && etcdHealth(plane.object) == "" {
+			j.Clusters[i].Etcd = &plane.ID
+		}
 	}
 	j.entries = nil
 	for _, n := range r.graph.placed() {
@@ -161,6 +174,9 @@ func (r *run) refresh(ctx context.Context) error {
 		return err
 	}
 	r.graph = g
+	if n := g.deleted(); n != nil {
+		return fmt.Errorf("%s was deleted right before the pause: apply again when it is gone", n.ID)
+	}
 	if err := r.checkHeldBack(); err != nil {
 		return err
 	}
@@ -177,8 +193,23 @@ func (r *run) refresh(ctx context.Context) error {
 	if r.existing, err = r.collisions(ctx); err != nil {
 		return err
 	}
+	if err := r.checkLostMachines(); err != nil {
+		return err
+	}
 	r.describe(r.journal)
 	return r.journal.rewriteChunks(ctx, r.sides()...)
+}
+
+// checkLostMachines refuses to go on with fewer machines of a control plane than
+// there were when the move was planned. Whatever took them, nothing may manage
+// the Cluster with the rest unseen.
+func (r *run) checkLostMachines() error {
+	for _, c := range r.journal.Clusters {
+		if _, left := r.graph.machines(c.key()); left < c.ControlPlane {
+			return fmt.Errorf("cluster %s has lost machines of its control plane since the move began: %d of %d are left", c.key(), left, c.ControlPlane)
+		}
+	}
+	return nil
 }
 
 // verify compares both sides: the source must be as it was copied, and the target
@@ -191,6 +222,9 @@ func (r *run) verify(ctx context.Context) error {
 	group.Go(func() (err error) { target, err = held(groupCtx, r.target, r.journal.gvks()); return err })
 	if err := group.Wait(); err != nil {
 		return err
+	}
+	if n := source.deleted(); n != nil {
+		return fmt.Errorf("somebody deleted %s while it was moved: apply again when it is gone", n.ID)
 	}
 	if source.digest() != r.journal.Digest {
 		return fmt.Errorf("%w: %s", errSourceChanged, r.firstChange(source))
@@ -301,6 +335,8 @@ func commonVersions(source, target map[schema.GroupKind]*kind, used sets.Set[sch
 		switch {
 		case there == nil:
 			lacking = append(lacking, fmt.Errorf("the target does not know the kind %s", gk))
+		case here.contract != "" && version.CompareKubeAwareVersionStrings(there.contract, here.contract) < 0:
+			lacking = append(lacking, fmt.Errorf("the target's %s keeps the contract %q of Cluster API and the source's %s: install a newer version of its provider", gk, there.contract, here.contract))
 		case slices.Contains(there.versions, here.versions[0]):
 		default:
 			at := slices.IndexFunc(here.versions, func(version string) bool { return slices.Contains(there.versions, version) })

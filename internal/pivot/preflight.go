@@ -31,10 +31,7 @@ func (r *run) preflight(ctx context.Context) error {
 	if err := r.checkProviders(ctx); err != nil {
 		return err
 	}
-	if err := r.checkHeldBack(); err != nil {
-		return err
-	}
-	if err := r.checkHosted(); err != nil {
+	if err := errors.Join(r.checkGates(ctx), r.checkHeldBack(), r.checkHosted()); err != nil {
 		return err
 	}
 	existing, err := r.collisions(ctx)

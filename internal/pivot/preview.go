@@ -20,6 +20,8 @@ type Preview struct {
 	Counts map[string]int64
 	// Stayed belong to the Clusters and would be left behind.
 	Stayed []Stayed
+	// Notices tell who may interfere, and who has to follow to the target.
+	Notices []string
 	// Lacking is what the move would be refused for if the target stayed as it is:
 	// it may get its providers between a look and the move.
 	Lacking error
@@ -41,9 +43,12 @@ func Look(ctx context.Context, source, target *Side, opts Options) (*Preview, er
 			preview.Clusters = append(preview.Clusters, c.key())
 		}
 	}
+	if preview.Notices, err = r.notices(ctx); err != nil {
+		return nil, err
+	}
 	reasons := []error{r.checkHeldBack(), r.checkHosted()}
 	if target != nil {
-		preview.Lacking = errors.Join(r.chooseVersions(ctx), r.checkProviders(ctx))
+		preview.Lacking = errors.Join(r.chooseVersions(ctx), r.checkProviders(ctx), r.checkGates(ctx))
 	}
 	return preview, errors.Join(reasons...)
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,6 +27,9 @@ func (r *run) prove(ctx context.Context) (*Result, error) {
 	}
 	r.opts.Report.Report(ctx, "proving", "comparing the Machines after the move with those before")
 	if err := r.proveMachines(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.proveEtcd(ctx); err != nil {
 		return nil, err
 	}
 	if err := r.proveManagers(ctx); err != nil {
@@ -95,6 +99,53 @@ func (r *run) machinesNow(ctx context.Context) (int, []string, error) {
 	}
 	slices.Sort(ids)
 	return count, ids, nil
+}
+
+// etcdCondition is how the control planes of kubeadm and Talos tell that each member
+// of etcd is well and has a Machine.
+const etcdCondition = "EtcdClusterHealthy"
+
+// etcdHealth answers what a control plane says against its etcd, and nothing when
+// it says that it is well.
+func etcdHealth(plane *unstructured.Unstructured) string {
+	conditions, _, _ := unstructured.NestedSlice(plane.Object, "status", "conditions")
+	for _, item := range conditions {
+		c, _ := item.(map[string]any)
+		if c["type"] == etcdCondition && c["status"] == "True" {
+			return ""
+		}
+		if c["type"] == etcdCondition {
+			return fmt.Sprintf("%v is %v: %v %v", c["type"], c["status"], c["reason"], c["message"])
+		}
+	}
+	return "it has no condition " + etcdCondition
+}
+
+// proveEtcd waits until each control plane which said that its etcd was well says
+// so again.
+func (r *run) proveEtcd(ctx context.Context) error {
+	for _, c := range r.journal.Clusters {
+		if c.Etcd == nil {
+			continue
+		}
+		at := slices.IndexFunc(r.journal.entries, func(e entry) bool { return e.id() == *c.Etcd })
+		if at < 0 {
+			continue
+		}
+		err := kube.Wait(ctx, c.Etcd.String()+" to find the members of etcd as they were", func(ctx context.Context) (bool, string, error) {
+			plane := &unstructured.Unstructured{}
+			plane.SetGroupVersionKind(r.journal.entries[at].gvk())
+			if err := r.target.Client.Get(ctx, c.Etcd.key(), plane); err != nil {
+				return false, "", err
+			}
+			now := etcdHealth(plane)
+			return now == "", now, nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // proveManagers looks that the move owns no field: whoever applies the objects

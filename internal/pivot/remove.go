@@ -151,7 +151,7 @@ func heldUIDs(ctx context.Context, side *Side, gvks []schema.GroupVersionKind) (
 func (j *journal) gvks() []schema.GroupVersionKind {
 	seen := sets.New[schema.GroupVersionKind]()
 	for _, e := range j.entries {
-		seen.Insert(schema.GroupVersionKind{Group: e.Group, Version: e.Version, Kind: e.Kind})
+		seen.Insert(e.gvk())
 	}
 	return seen.UnsortedList()
 }
