@@ -14,7 +14,6 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/diag"
 	"github.com/hashicorp/terraform-plugin-framework/schema/validator"
 	"github.com/hashicorp/terraform-plugin-framework/types"
-	"github.com/hashicorp/terraform-plugin-framework/types/basetypes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
@@ -76,23 +75,15 @@ func (m *pivotModel) scope(ctx context.Context, chosen bool) (pivot.Scope, diag.
 	return scope, diags
 }
 
-// options are how the move is to be made.
+// options are how the move is to be made, but for its backup.
 func (m *pivotModel) options(ctx context.Context, chosen bool) (pivot.Options, diag.Diagnostics) {
 	scope, diags := m.scope(ctx, chosen)
 	// The validator has parsed it before.
 	proveFor, _ := time.ParseDuration(m.ProveFor.ValueString())
-	options := pivot.Options{
+	return pivot.Options{
 		Scope: scope, ForeignOwners: pivot.ForeignOwners(m.ForeignOwners.ValueString()), ProveFor: proveFor,
 		AdoptFailedMove: m.AdoptFailedMove.ValueBool(), Report: reporter(&m.Phase),
-	}
-	if m.Backup.IsNull() || m.Backup.IsUnknown() {
-		return options, diags
-	}
-	var backup pivotBackupModel
-	diags.Append(m.Backup.As(ctx, &backup, basetypes.ObjectAsOptions{})...)
-	options.Backup = &pivot.Backup{Dir: backup.Directory.ValueString()}
-	diags.Append(backup.Recipients.ElementsAs(ctx, &options.Backup.Recipients, false)...)
-	return options, diags
+	}, diags
 }
 
 // set takes over what the move came to.

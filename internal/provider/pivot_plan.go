@@ -33,6 +33,9 @@ func (r *pivotResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanR
 	if resp.Diagnostics.HasError() {
 		return
 	}
+	if resp.Diagnostics.Append(r.checkBackup(ctx, &plan)...); resp.Diagnostics.HasError() {
+		return
+	}
 	chosen := !config.Clusters.IsNull()
 	if req.State.Raw.IsNull() {
 		r.planMove(ctx, &plan, chosen, resp)
@@ -103,6 +106,9 @@ func previewText(preview *pivot.Preview) string {
 		counts = append(counts, fmt.Sprintf("%d %s", preview.Counts[kind], kind))
 	}
 	text := "The Clusters " + strings.Join(keysText(preview.Clusters), ", ") + " move to the target, with " + strings.Join(counts, ", ") + "."
+	if len(preview.Notices) > 0 {
+		text += "\n\nNote:\n  " + strings.Join(preview.Notices, "\n  ")
+	}
 	if preview.Lacking != nil {
 		text += "\n\nThe target could not take them as it is now. It is looked at again when this is applied, before anything is changed: " + preview.Lacking.Error()
 	}

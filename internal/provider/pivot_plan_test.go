@@ -17,10 +17,11 @@ func TestThePreviewTellsWhatTheTargetLacksAndIsNoRefusal(t *testing.T) {
 	preview := &pivot.Preview{
 		Clusters: []client.ObjectKey{{Namespace: "kmgt", Name: "kmgt"}},
 		Counts:   map[string]int64{"Cluster": 1, "Machine": 3},
+		Notices:  []string{"Argo CD applies Cluster kmgt/kmgt: suspend it"},
 		Lacking:  errors.New("the target lacks the provider infrastructure-proxmox v0.9.0"),
 	}
 	text := previewText(preview)
-	for _, want := range []string{"kmgt/kmgt", "1 Cluster, 3 Machine", "could not take them as it is now", "lacks the provider infrastructure-proxmox v0.9.0"} {
+	for _, want := range []string{"kmgt/kmgt", "1 Cluster, 3 Machine", "Argo CD applies", "could not take them as it is now", "lacks the provider infrastructure-proxmox v0.9.0"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it does not say %q:\n%s", want, text)
 		}

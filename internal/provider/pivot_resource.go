@@ -115,6 +115,12 @@ func (r *pivotResource) move(ctx context.Context, m *pivotModel, diags *diag.Dia
 	if err := firstError(moreDiags); err != nil {
 		return err
 	}
+	if options.Backup, moreDiags = r.backup(ctx, m); moreDiags.HasError() {
+		return firstError(moreDiags)
+	}
+	if options.Backup != nil && len(options.Backup.Recipients) == 0 && options.Backup.Passphrase == "" {
+		return errNoBackupKey
+	}
 	result, err := pivot.Move(ctx, source, target, options)
 	if err != nil {
 		return err

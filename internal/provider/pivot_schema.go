@@ -94,8 +94,8 @@ func backupAttribute() schema.SingleNestedAttribute {
 		Attributes: map[string]schema.Attribute{
 			"directory": schema.StringAttribute{Required: true, MarkdownDescription: "Folder on the machine that runs Terraform; it is made if need be.", Validators: []validator.String{stringvalidator.LengthAtLeast(1)}},
 			"recipients": schema.ListAttribute{
-				Required: true, ElementType: types.StringType,
-				MarkdownDescription: "Public keys of age (`age1...`) for whose owners it is encrypted.",
+				Optional: true, ElementType: types.StringType,
+				MarkdownDescription: "Public keys of age (`age1...`) for whose owners it is encrypted. Without them it is encrypted with the provider block's `backup_passphrase`.",
 				Validators: []validator.List{listvalidator.SizeAtLeast(1), listvalidator.ValueStringsAre(
 					stringvalidator.RegexMatches(regexp.MustCompile(`^age1[a-z0-9]+$`), "must be a public key of age (age1...)"))},
 			},

@@ -98,9 +98,10 @@ func (p *capiProvider) Schema(_ context.Context, _ provider.SchemaRequest, resp 
 			"bootstrap cluster, management cluster, charts, providers and the pivot. Every attribute is optional and may be unknown " +
 			"at plan time: nothing is dialled before it is needed.",
 		Attributes: map[string]schema.Attribute{
-			"proxmox":    proxmoxProviderAttribute(),
-			"clusters":   clustersProviderAttribute(),
-			"registries": registriesProviderAttribute(),
+			"proxmox":           proxmoxProviderAttribute(),
+			"clusters":          clustersProviderAttribute(),
+			"backup_passphrase": backupPassphraseAttribute(),
+			"registries":        registriesProviderAttribute(),
 			"state_dir": schema.StringAttribute{
 				Optional: true,
 				MarkdownDescription: "Folder in which ephemeral clusters with `runtime = \"local\"` keep their data. Defaults to the environment " +
@@ -114,10 +115,11 @@ func (p *capiProvider) Schema(_ context.Context, _ provider.SchemaRequest, resp 
 // providerModel is the provider block. All levels are types.* values, since
 // every one of them may be unknown at plan time.
 type providerModel struct {
-	Proxmox    types.Object `tfsdk:"proxmox"`
-	Clusters   types.Map    `tfsdk:"clusters"`
-	Registries types.Map    `tfsdk:"registries"`
-	StateDir   types.String `tfsdk:"state_dir"`
+	Proxmox          types.Object `tfsdk:"proxmox"`
+	BackupPassphrase types.String `tfsdk:"backup_passphrase"`
+	Clusters         types.Map    `tfsdk:"clusters"`
+	Registries       types.Map    `tfsdk:"registries"`
+	StateDir         types.String `tfsdk:"state_dir"`
 }
 
 // ValidateConfig checks what the configuration alone tells.

@@ -34,6 +34,10 @@ type providerData struct {
 	clustersUnknown bool
 	// registries are the credentials for chart registries and repositories.
 	registries registries
+	// backupPassphrase encrypts backups without recipients; empty means none.
+	backupPassphrase string
+	// backupPassphraseUnknown says that it is not known yet.
+	backupPassphraseUnknown bool
 	// stateDir is the folder of local ephemeral clusters; empty means the default.
 	stateDir string
 	// stateDirUnknown says that state_dir is not known yet.
@@ -61,6 +65,12 @@ func newProviderData(ctx context.Context, version string, model providerModel) (
 		clustersUnknown: model.Clusters.IsUnknown(),
 		stateDir:        model.StateDir.ValueString(),
 		stateDirUnknown: model.StateDir.IsUnknown(),
+
+		backupPassphraseUnknown: model.BackupPassphrase.IsUnknown(),
+	}
+	var err error
+	if data.backupPassphrase, err = backupPassphrase(model.BackupPassphrase); err != nil {
+		diags.AddError("Unable to use the passphrase of backups", sentence(err.Error()))
 	}
 	var found diag.Diagnostics
 	data.registries, found = registriesFrom(ctx, model.Registries)

@@ -13,6 +13,24 @@ resource "capi_pivot" "kmgt" {
   depends_on = [capi_providers.kmgt]
 }
 
+# The backup is encrypted with a passphrase, which lies in no state.
+provider "capi" {
+  backup_passphrase = var.backup_passphrase
+}
+
+variable "backup_passphrase" {
+  type      = string
+  sensitive = true
+  ephemeral = true
+}
+
+resource "capi_pivot" "green" {
+  source     = capi_management_cluster.blue.access
+  target     = capi_management_cluster.green.access
+  namespaces = ["fleet"]
+  backup     = { directory = "${path.module}/backups" }
+}
+
 # One Cluster moves to another management cluster, and its neighbours stay.
 resource "capi_pivot" "shop" {
   source        = capi_management_cluster.blue.access
