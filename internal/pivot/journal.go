@@ -97,6 +97,11 @@ type journal struct {
 	Digest      string   `json:"digest"`
 	ProviderIDs []string `json:"providerIDs,omitempty"`
 	Stayed      []Stayed `json:"stayed,omitempty"`
+	// Unattended and Skipped are as in run; Silenced are the webhooks of the source
+	// that are not asked until the move has ended.
+	Unattended bool     `json:"unattended,omitempty"`
+	Skipped    []string `json:"skipped,omitempty"`
+	Silenced   []hook   `json:"silenced,omitempty"`
 	// Chunks is the number of ConfigMaps that hold the entries.
 	Chunks int `json:"chunks"`
 

@@ -86,6 +86,9 @@ type Result struct {
 	ID string
 	// Backup is where the backup is, if one was made.
 	Backup string
+	// Skipped tells what could not be asked of a source whose controllers are gone,
+	// and so was not waited for or compared.
+	Skipped []string
 }
 
 // run is one attempt at a move.
@@ -98,6 +101,14 @@ type run struct {
 	journal        *journal
 	graph          *graph
 	existing       map[ID]bool
+	// unattended says that nobody looks after the source's Clusters; skipped is what
+	// could not be asked there.
+	unattended bool
+	skipped    []string
+	// dead are webhooks of the source that nobody answers; open says that none of
+	// them is in the way any more.
+	dead []hook
+	open bool
 }
 
 func (r *run) parallel() int { return r.opts.Parallel }
@@ -181,8 +192,13 @@ func (r *run) discover(ctx context.Context, side *Side) (*graph, error) {
 // Clusters are well and nothing changes, checks that the move will succeed, and
 // writes the journal.
 func (r *run) prepare(ctx context.Context) error {
-	if err := r.waitAvailable(ctx, r.source); err != nil {
+	if err := r.attend(ctx); err != nil {
 		return err
+	}
+	if !r.unattended {
+		if err := r.waitAvailable(ctx, r.source); err != nil {
+			return err
+		}
 	}
 	r.opts.Report.Report(ctx, "recording-inventory", "recording what the source holds")
 	if err := r.settle(ctx); err != nil {
@@ -226,6 +242,9 @@ func (r *run) toCommit(ctx, detached context.Context) error {
 		return err
 	}
 	if err := r.backUp(ctx); err != nil {
+		return err
+	}
+	if err := r.silence(ctx); err != nil {
 		return err
 	}
 	r.opts.Report.Report(ctx, "pausing", fmt.Sprintf("pausing %d clusters", len(r.journal.Clusters)))

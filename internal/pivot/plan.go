@@ -76,7 +76,7 @@ func (r *run) settle(ctx context.Context) error {
 		if err != nil {
 			return false, err
 		}
-		if n := g.deleted(); n != nil {
+		if n := g.deleted(); n != nil && !r.unattended {
 			last, now = "", n.ID.String()+" is being deleted"
 			return false, nil
 		}
@@ -112,7 +112,7 @@ func (r *run) plan(ctx context.Context) (*journal, error) {
 	for i := range found {
 		paused[client.ObjectKeyFromObject(&found[i])] = isPaused(&found[i])
 	}
-	j := &journal{ID: uuid.NewString(), Run: r.id, Phase: PhasePlanned, Source: r.source.UID, Target: r.target.UID, Scope: r.opts.Scope, Planned: now()}
+	j := &journal{ID: uuid.NewString(), Run: r.id, Phase: PhasePlanned, Source: r.source.UID, Target: r.target.UID, Scope: r.opts.Scope, Planned: now(), Unattended: r.unattended}
 	for _, c := range r.graph.ofKind(clusterKind) {
 		if c.level >= 0 {
 			j.Clusters = append(j.Clusters, journalCluster{Namespace: c.Namespace, Name: c.Name, Paused: paused[c.key()]})
@@ -124,6 +124,12 @@ func (r *run) plan(ctx context.Context) (*journal, error) {
 		}
 	}
 	r.describe(j)
+	for _, n := range r.graph.placed() {
+		if !n.object.GetDeletionTimestamp().IsZero() {
+			r.skip(ctx, n.ID.String()+" was being deleted, which nobody carried out: it lives on after the move. Delete it again on the target if that is still meant")
+		}
+	}
+	j.Skipped = r.skipped
 	return j, nil
 }
 
@@ -132,7 +138,7 @@ func (r *run) describe(j *journal) {
 	j.Digest, j.Counts, j.ProviderIDs, j.Stayed = r.graph.digest(), r.graph.counts(), r.graph.providerIDs(), r.graph.heldBack()
 	for i := range j.Clusters {
 		j.Clusters[i].Machines, j.Clusters[i].ControlPlane = r.graph.machines(j.Clusters[i].key())
-		if plane := r.graph.controlPlane(j.Clusters[i].key()); plane != nil && !j.Clusters[i].Paused && etcdHealth(plane.object) == "" {
+		if plane := r.graph.controlPlane(j.Clusters[i].key()); plane != nil && !j.Clusters[i].Paused && !j.Unattended && etcdHealth(plane.object) == "" {
 			j.Clusters[i].Etcd = &plane.ID
 		}
 	}
@@ -174,7 +180,7 @@ func (r *run) refresh(ctx context.Context) error {
 		return err
 	}
 	r.graph = g
-	if n := g.deleted(); n != nil {
+	if n := g.deleted(); n != nil && !r.unattended {
 		return fmt.Errorf("%s was deleted right before the pause: apply again when it is gone", n.ID)
 	}
 	if err := r.checkHeldBack(); err != nil {
@@ -223,7 +229,7 @@ func (r *run) verify(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if n := source.deleted(); n != nil {
+	if n := source.deleted(); n != nil && !r.unattended {
 		return fmt.Errorf("somebody deleted %s while it was moved: apply again when it is gone", n.ID)
 	}
 	if source.digest() != r.journal.Digest {
@@ -288,10 +294,14 @@ func (r *run) waitUnblocked(ctx context.Context) error {
 	if len(blocked) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.opts.BlockedFor)
+	patience := r.opts.BlockedFor
+	if r.unattended {
+		patience = min(patience, r.opts.RetryFor)
+	}
+	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	said := ""
-	return kube.Wait(ctx, "the providers to let their objects be moved", func(ctx context.Context) (bool, string, error) {
+	err := kube.Wait(waiting, "the providers to let their objects be moved", func(ctx context.Context) (bool, string, error) {
 		var holding []string
 		for _, n := range blocked {
 			o := partial(n.object.GroupVersionKind(), n.ID)
@@ -309,6 +319,11 @@ func (r *run) waitUnblocked(ctx context.Context) error {
 		}
 		return len(holding) == 0, now, nil
 	})
+	if err != nil && r.unattended && ctx.Err() == nil {
+		r.skip(ctx, "the move did not wait for providers that would prepare it: "+said)
+		return nil
+	}
+	return err
 }
 
 // annotator names the field manager of an annotation.

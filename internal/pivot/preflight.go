@@ -85,6 +85,10 @@ func (r *run) checkProviders(ctx context.Context) error {
 	}
 	var reasons []error
 	for _, wanted := range here {
+		if wanted.Version == "" && r.unattended {
+			r.skip(ctx, "the version of "+wanted.Label()+" on the source is not known, and was not compared")
+			continue
+		}
 		if err := checkProvider(wanted, there); err != nil {
 			reasons = append(reasons, err)
 		}

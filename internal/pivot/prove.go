@@ -22,8 +22,10 @@ import (
 // are available, the Machines are those that were moved, and nothing of the move
 // is left on the objects. Then the journal is closed.
 func (r *run) prove(ctx context.Context) (*Result, error) {
-	if err := r.waitAvailable(ctx, r.target); err != nil {
-		return nil, err
+	if !r.journal.Unattended {
+		if err := r.waitAvailable(ctx, r.target); err != nil {
+			return nil, err
+		}
 	}
 	r.opts.Report.Report(ctx, "proving", "comparing the Machines after the move with those before")
 	if err := r.proveMachines(ctx); err != nil {
@@ -49,7 +51,7 @@ func (r *run) prove(ctx context.Context) (*Result, error) {
 func (j *journal) result() *Result {
 	return &Result{
 		Clusters: j.clusterKeys(), Counts: j.Counts, ProviderIDs: j.ProviderIDs, Digest: j.Digest,
-		Stayed: j.Stayed, PausedFor: j.pausedFor(), ID: j.ID, Backup: j.Backup,
+		Stayed: j.Stayed, PausedFor: j.pausedFor(), ID: j.ID, Backup: j.Backup, Skipped: j.Skipped,
 	}
 }
 
@@ -192,17 +194,23 @@ func (s Scope) equal(other Scope) bool {
 // alreadyDone answers what an earlier move came to: its journal's word, or what
 // the target holds when there is none.
 func (r *run) alreadyDone(ctx context.Context) (*Result, error) {
-	if err := r.waitAvailable(ctx, r.target); err != nil {
-		return nil, err
-	}
 	found, err := journals(ctx, r.target)
 	if err != nil {
 		return nil, err
 	}
-	for _, j := range slices.Backward(found) {
+	var last *journal
+	for _, j := range found {
 		if j.Phase == PhaseDone && j.Target == r.target.UID && j.Scope.equal(r.opts.Scope) && (r.source == nil || j.Source == r.source.UID) {
-			return j.result(), nil
+			last = j
 		}
+	}
+	if last == nil || !last.Unattended {
+		if err := r.waitAvailable(ctx, r.target); err != nil {
+			return nil, err
+		}
+	}
+	if last != nil {
+		return last.result(), nil
 	}
 	g, err := r.discover(ctx, r.target)
 	if err != nil {

@@ -179,6 +179,9 @@ func (r *run) back(ctx context.Context) error {
 	if err := r.journal.save(ctx, PhaseRollingBack, sides...); err != nil {
 		return err
 	}
+	if err := r.silence(ctx); err != nil {
+		return err
+	}
 	if r.journal.Copied && ours {
 		if err := r.removeAll(ctx, r.target, func(e entry) bool { return !e.Existing }); err != nil {
 			return err
@@ -194,6 +197,9 @@ func (r *run) back(ctx context.Context) error {
 		if err := r.resume(ctx, r.source, other, func(journalClass) bool { return true }); err != nil {
 			return err
 		}
+	}
+	if err := r.unsilence(ctx); err != nil {
+		return err
 	}
 	for _, side := range slices.Backward(sides) {
 		if err := r.journal.remove(ctx, side); err != nil {
@@ -219,6 +225,9 @@ func (r *run) forward(ctx context.Context) error {
 		if err := r.journal.save(ctx, PhaseDeleting, r.sides()...); err != nil {
 			return err
 		}
+		if err := r.silence(ctx); err != nil {
+			return err
+		}
 		r.opts.Report.Report(ctx, "deleting-source", fmt.Sprintf("removing %d objects from the source", len(r.journal.entries)))
 		if err := r.removeAll(ctx, r.source, func(e entry) bool { return !e.Keep }); err != nil {
 			return err
@@ -229,6 +238,9 @@ func (r *run) forward(ctx context.Context) error {
 	}
 	if r.source != nil {
 		if err := r.resumeClasses(ctx, r.source, func(c journalClass) bool { return c.Keep }); err != nil {
+			return err
+		}
+		if err := r.unsilence(ctx); err != nil {
 			return err
 		}
 	}

@@ -148,9 +148,11 @@ func heldUIDs(ctx context.Context, side *Side, gvks []schema.GroupVersionKind) (
 }
 
 // gvks answers the kinds and versions of the journal's objects.
-func (j *journal) gvks() []schema.GroupVersionKind {
+func (j *journal) gvks() []schema.GroupVersionKind { return gvksOf(j.entries) }
+
+func gvksOf(entries []entry) []schema.GroupVersionKind {
 	seen := sets.New[schema.GroupVersionKind]()
-	for _, e := range j.entries {
+	for _, e := range entries {
 		seen.Insert(e.gvk())
 	}
 	return seen.UnsortedList()

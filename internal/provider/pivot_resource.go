@@ -128,6 +128,10 @@ func (r *pivotResource) move(ctx context.Context, m *pivotModel, diags *diag.Dia
 	if err := firstError(m.set(ctx, result, targetAccess, target.UID)); err != nil {
 		return err
 	}
+	if len(result.Skipped) > 0 {
+		diags.AddAttributeWarning(path.Root("source"), "Some of the pivot was not proven",
+			"The source could not be asked for everything. The objects were compared and are all on the target. Look at them there:\n  "+strings.Join(result.Skipped, "\n  "))
+	}
 	if m.RetireSource.ValueBool() {
 		r.retire(ctx, sourceAccess, reporter(&m.Phase), diags)
 	}
