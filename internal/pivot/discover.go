@@ -71,7 +71,7 @@ func discover(ctx context.Context, side *Side, scope Scope, carryForeign bool) (
 	g.keepForOthers(scope, objects)
 	if len(scope.Clusters) > 0 {
 		if err := g.narrow(scope); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 		}
 	}
 	g.carrySecrets(objects)

@@ -134,6 +134,7 @@ func (r *run) proveEtcd(ctx context.Context) error {
 		if at < 0 {
 			continue
 		}
+		r.opts.Report.Report(ctx, "proving", "asking "+c.Etcd.String()+" for the members of etcd")
 		err := kube.Wait(ctx, c.Etcd.String()+" to find the members of etcd as they were", func(ctx context.Context) (bool, string, error) {
 			plane := &unstructured.Unstructured{}
 			plane.SetGroupVersionKind(r.journal.entries[at].gvk())

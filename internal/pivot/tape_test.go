@@ -29,6 +29,8 @@ type tape struct {
 	at     int
 	after  bool
 	strike func()
+	// on chooses it by what it is, once, in place of at.
+	on func(write string) bool
 	// cut drops every request to a side from then on.
 	cut map[string]bool
 	// addresses lead through the tape to the sides.
@@ -81,14 +83,17 @@ func (tp *tape) handler(side string, next http.Handler) http.Handler {
 		}
 		tp.mu.Lock()
 		tp.writes = append(tp.writes, side+" "+r.Method+" "+r.URL.Path)
-		number := len(tp.writes)
-		at, after, strike := tp.at, tp.after, tp.strike
+		hit := len(tp.writes) == tp.at
+		if tp.on != nil && tp.on(tp.writes[len(tp.writes)-1]) {
+			hit, tp.on = true, nil
+		}
+		after, strike := tp.after, tp.strike
 		tp.mu.Unlock()
-		if number == at && !after {
+		if hit && !after {
 			strike()
 		}
 		tp.dropIfCut(side)
-		if number == at && after {
+		if hit && after {
 			held := &heldAnswer{header: http.Header{}}
 			// The API server carries it out whether or not the run is still there.
 			next.ServeHTTP(held, r.WithContext(context.WithoutCancel(r.Context())))
@@ -113,7 +118,17 @@ func (tp *tape) dropIfCut(side string) {
 func (tp *tape) arm(at int, after bool, strike func()) {
 	tp.mu.Lock()
 	defer tp.mu.Unlock()
-	tp.writes, tp.at, tp.after, tp.strike, tp.cut = nil, at, after, strike, map[string]bool{}
+	tp.writes, tp.at, tp.after, tp.strike, tp.on, tp.cut = nil, at, after, strike, nil, map[string]bool{}
+}
+
+// armOn is arm for the first write of a side, a method and a resource.
+func (tp *tape) armOn(side, method, resource string, after bool, strike func()) {
+	tp.arm(0, after, strike)
+	tp.mu.Lock()
+	defer tp.mu.Unlock()
+	tp.on = func(write string) bool {
+		return strings.HasPrefix(write, side+" "+method+" ") && strings.Contains(write, "/"+resource)
+	}
 }
 
 func (tp *tape) cutOff(sides ...string) {
