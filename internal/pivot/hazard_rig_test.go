@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/plane"
@@ -230,9 +229,9 @@ func (h *hazard) definition(side, name string) *apiextensionsv1.CustomResourceDe
 }
 
 // install installs a kind with nothing in it and waits until it is served.
-func (h *hazard) install(side, kind, plural, group, version string) {
+func (h *hazard) install(side, kind, plural, group, version string, labels map[string]string) {
 	h.t.Helper()
-	definition := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group, Labels: map[string]string{clusterctlv1.ClusterctlLabel: ""}}}
+	definition := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group, Labels: labels}}
 	definition.Spec = apiextensionsv1.CustomResourceDefinitionSpec{
 		Group: group, Scope: apiextensionsv1.NamespaceScoped,
 		Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Singular: strings.ToLower(kind), Kind: kind, ListKind: kind + "List"},

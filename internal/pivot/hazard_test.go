@@ -46,6 +46,7 @@ func TestHazards(t *testing.T) {
 		{"Argo CD and Flux are told of beforehand", "gitops", one, testGitOps},
 		{"a Cluster that Argo CD makes again during the removal is removed again", "remade", one, testMadeAgain},
 		{"an object with a foreign owner is refused, left or carried as is asked for", "foreign", one, testForeignOwner},
+		{"an object of a kind that no move sees is not left to the garbage collector", "unlabelled", one, testUnlabelledKind},
 		{"a pool is never on both sides", "pool", fleet{clusters: 2, machines: 1, ipam: true}, testSharedPool},
 		{"addresses that nobody finds out again come along", "status", one, testCarriedStatus},
 		{"Ctrl-C in the middle brings everything back", "interrupted", one, testInterrupt},
@@ -180,6 +181,22 @@ func testForeignOwner(h *hazard) {
 	}
 }
 
+func testUnlabelledKind(h *hazard) {
+	h.install("source", "Server", "servers", "openstack.example", "v1alpha1", nil)
+	h.make("source", "openstack.example/v1alpha1", "Server", "c0-0", nil, h.get("source", infrastructure, "ProxmoxMachine", "c0-0"))
+	h.refused("Server unlabelled/c0-0 would be left behind: ProxmoxMachine unlabelled/c0-0 owns it and moves, but its kind does not carry the label")
+	for _, side := range []string{"source", "target"} {
+		if side == "target" {
+			h.install(side, "Server", "servers", "openstack.example", "v1alpha1", nil)
+		}
+		definition := h.definition(side, "servers.openstack.example")
+		definition.Labels = map[string]string{clusterctlv1.ClusterctlLabel: ""}
+		h.must(h.clients[side].Update(h.ctx, definition))
+	}
+	h.moved()
+	h.get("target", "openstack.example/v1alpha1", "Server", "c0-0")
+}
+
 func testSharedPool(h *hazard) {
 	h.make("source", ipam, "IPAddressClaim", "of-c1", fields{"metadata": labels("c1"), "spec": fields{"poolRef": ref("ipam.cluster.x-k8s.io", "InClusterIPPool", "c0")}}, h.get("source", infrastructure, "ProxmoxMachine", "c1-0"))
 	alone := func(o *pivot.Options) {
@@ -225,8 +242,8 @@ func testInterrupt(h *hazard) {
 }
 
 func testHosted(h *hazard) {
-	h.install("source", "KamajiControlPlane", "kamajicontrolplanes", "controlplane.cluster.x-k8s.io", "v1alpha1")
-	h.install("target", "KamajiControlPlane", "kamajicontrolplanes", "controlplane.cluster.x-k8s.io", "v1alpha1")
+	h.install("source", "KamajiControlPlane", "kamajicontrolplanes", "controlplane.cluster.x-k8s.io", "v1alpha1", map[string]string{clusterctlv1.ClusterctlLabel: ""})
+	h.install("target", "KamajiControlPlane", "kamajicontrolplanes", "controlplane.cluster.x-k8s.io", "v1alpha1", map[string]string{clusterctlv1.ClusterctlLabel: ""})
 	h.make("source", "controlplane.cluster.x-k8s.io/v1alpha1", "KamajiControlPlane", "tenant", nil, h.get("source", core, "Cluster", "c0"))
 	if _, err := h.look(); !errors.Is(err, pivot.ErrRefused) || !strings.Contains(err.Error(), "KamajiControlPlane hosted/tenant runs in the source itself") {
 		h.t.Errorf("the plan says %v, want a refusal", err)

@@ -105,6 +105,8 @@ type run struct {
 	// could not be asked there.
 	unattended bool
 	skipped    []string
+	// unlabelled are objects of kinds that no move sees.
+	unlabelled []Stayed
 	// dead are webhooks of the source that nobody answers; open says that none of
 	// them is in the way any more.
 	dead []hook

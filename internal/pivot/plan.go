@@ -135,7 +135,7 @@ func (r *run) plan(ctx context.Context) (*journal, error) {
 
 // describe brings the journal's account of the objects up to date.
 func (r *run) describe(j *journal) {
-	j.Digest, j.Counts, j.ProviderIDs, j.Stayed = r.graph.digest(), r.graph.counts(), r.graph.providerIDs(), r.graph.heldBack()
+	j.Digest, j.Counts, j.ProviderIDs, j.Stayed = r.graph.digest(), r.graph.counts(), r.graph.providerIDs(), r.stayed()
 	for i := range j.Clusters {
 		j.Clusters[i].Machines, j.Clusters[i].ControlPlane = r.graph.machines(j.Clusters[i].key())
 		if plane := r.graph.controlPlane(j.Clusters[i].key()); plane != nil && !j.Clusters[i].Paused && !j.Unattended && etcdHealth(plane.object) == "" {

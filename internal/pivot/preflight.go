@@ -31,6 +31,9 @@ func (r *run) preflight(ctx context.Context) error {
 	if err := r.checkProviders(ctx); err != nil {
 		return err
 	}
+	if err := r.findUnlabelled(ctx); err != nil {
+		return err
+	}
 	if err := errors.Join(r.checkGates(ctx), r.checkHeldBack(), r.checkHosted()); err != nil {
 		return err
 	}
@@ -126,12 +129,15 @@ func checkProvider(wanted capi.Installed, there []capi.Installed) error {
 	return nil
 }
 
+// stayed are the objects that belong to what moves and stay on the source.
+func (r *run) stayed() []Stayed { return slices.Concat(r.graph.heldBack(), r.unlabelled) }
+
 func (r *run) checkHeldBack() error {
 	if r.opts.ForeignOwners == ForeignLeave {
 		return nil
 	}
 	var reasons []error
-	for _, held := range r.graph.heldBack() {
+	for _, held := range r.stayed() {
 		reasons = append(reasons, fmt.Errorf("%s would be left behind: %s", held.ID, held.Why))
 	}
 	return refused(reasons)

@@ -37,7 +37,10 @@ func Look(ctx context.Context, source, target *Side, opts Options) (*Preview, er
 	if r.graph, err = r.discover(ctx, source); err != nil {
 		return nil, err
 	}
-	preview := &Preview{Counts: r.graph.counts(), Stayed: r.graph.heldBack()}
+	if err := r.findUnlabelled(ctx); err != nil {
+		return nil, err
+	}
+	preview := &Preview{Counts: r.graph.counts(), Stayed: r.stayed()}
 	for _, c := range r.graph.ofKind(clusterKind) {
 		if c.level >= 0 {
 			preview.Clusters = append(preview.Clusters, c.key())

@@ -31,7 +31,11 @@ func (r *pivotResource) Schema(ctx context.Context, _ resource.SchemaRequest, re
 			"in both clusters. Whatever fails before its point of no return is rolled back, a timeout and Ctrl-C included; from then on it goes on to its end. " +
 			"A run that was killed at any moment is brought to one side by the next apply, which needs no state for it. While both clusters hold the objects " +
 			"they are paused, and no machine is touched. Destroying this resource only forgets it: it moves nothing.\n\n" +
-			"When the source can be reached at plan, a warning tells what will move and what will stay.\n\n" +
+			"When the source can be reached at plan, a warning tells what will move and what will stay, what Argo CD or Flux applies there, and which autoscaler " +
+			"has to follow. What cannot be moved is refused at plan: control planes whose pods run in the source (Kamaji, hosted control planes), and objects " +
+			"that their owners would leave behind.\n\n" +
+			"A source whose controllers are gone is left all the same. Webhooks that nobody answers are not asked while the move lasts; their configurations stay. " +
+			"What only controllers could tell, such as whether the Clusters are available, is not waited for, and a warning says so.\n\n" +
 			"The journals are shown by `kubectl get configmaps -n kube-system -l terraform-provider-capi/pivot -L terraform-provider-capi/phase,terraform-provider-capi/objects`.",
 		Attributes: map[string]schema.Attribute{
 			"source": accessInput("The cluster that manages the Clusters now. It may be gone if the move is done."),
