@@ -179,9 +179,6 @@ func (r *run) back(ctx context.Context) error {
 	if err := r.journal.save(ctx, PhaseRollingBack, sides...); err != nil {
 		return err
 	}
-	if err := r.silence(ctx); err != nil {
-		return err
-	}
 	if r.journal.Copied && ours {
 		if err := r.removeAll(ctx, r.target, func(e entry) bool { return !e.Existing }); err != nil {
 			return err
@@ -193,6 +190,9 @@ func (r *run) back(ctx context.Context) error {
 		other := r.target
 		if !ours {
 			other = nil
+		}
+		if err := r.silence(ctx); err != nil {
+			return err
 		}
 		if err := r.resume(ctx, r.source, other, func(journalClass) bool { return true }); err != nil {
 			return err
