@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -299,7 +300,8 @@ func (m *fleetMaker) machine(ctx context.Context, cluster string, number int, ow
 }
 
 func (m *fleetMaker) finish(ctx context.Context, cluster *unstructured.Unstructured) error {
-	return reviveNow(ctx, m.client, m.namespace, cluster.GetName())
+	// revive may be at it as well.
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error { return reviveNow(ctx, m.client, m.namespace, cluster.GetName()) })
 }
 
 // reviveNow writes the status of a Cluster and its Machines as controllers do when

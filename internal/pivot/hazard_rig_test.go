@@ -82,6 +82,7 @@ func (h *hazards) in(t *testing.T, namespace string, f fleet) *hazard {
 
 func (h *hazard) options(changes ...func(*pivot.Options)) pivot.Options {
 	options := quickly
+	options.Leases.Duration = 2 * time.Minute // no run is lost here, and a busy machine is slow
 	options.Scope = pivot.Scope{Namespaces: []string{h.namespace}}
 	for _, change := range changes {
 		change(&options)

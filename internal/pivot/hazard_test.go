@@ -380,13 +380,13 @@ func testGates(h *hazard) {
 }
 
 func testContract(h *hazard) {
-	definition := h.definition("target", "machines.cluster.x-k8s.io")
+	definition := h.definition("target", "proxmoxmachines.infrastructure.cluster.x-k8s.io")
 	newest := clusterv1.GroupVersion.Group + "/" + clusterv1.GroupVersion.Version
 	value := definition.Labels[newest]
 	delete(definition.Labels, newest)
 	h.must(h.clients["target"].Update(h.ctx, definition))
 	h.refused("install a newer version of its provider")
-	definition = h.definition("target", "machines.cluster.x-k8s.io")
+	definition = h.definition("target", "proxmoxmachines.infrastructure.cluster.x-k8s.io")
 	definition.Labels[newest] = value
 	h.must(h.clients["target"].Update(h.ctx, definition))
 	h.moved()
