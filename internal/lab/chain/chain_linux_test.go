@@ -5,8 +5,11 @@ package chain
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -48,6 +51,15 @@ type world struct {
 	dir    string
 	lab    *lab.Lab
 	report progress.Reporter
+	// calls are those that the hypervisor has answered, admin works there as root.
+	calls    *journal
+	admin    *proxmox.Client
+	template proxmox.Template
+	// account is what Cluster API works with, holder whose it is with its secret.
+	account proxmox.AccountSpec
+	holder  proxmox.Holder
+	// instance is the owner of the Cluster.
+	instance string
 }
 
 func newWorld(ctx context.Context, t *testing.T) *world {
@@ -57,12 +69,15 @@ func newWorld(ctx context.Context, t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	w := &world{t: t, dir: dir, report: reporter(t)}
+	w := &world{
+		t: t, dir: dir, report: reporter(t), calls: &journal{}, instance: uuid.NewString(), holder: proxmox.Holder{Instance: uuid.NewString()},
+		account: proxmox.AccountSpec{UserID: "capi@pve", TokenName: "capi-token", Permissions: proxmox.LeastPrivilege, PrivilegeSeparation: true},
+	}
 	set, err := artifacts.Ensure(ctx, w.report)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.lab, err = lab.Start(ctx, lab.Options{Dir: filepath.Join(dir, "lab"), Artifacts: set, Report: w.report}); err != nil {
+	if w.lab, err = lab.Start(ctx, lab.Options{Dir: filepath.Join(dir, "lab"), Artifacts: set, Observe: w.calls.observe, Report: w.report}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -92,11 +107,24 @@ func reporter(t *testing.T) progress.Reporter {
 	}
 }
 
+// http trusts the hypervisor's authority.
+func (w *world) http() *http.Client {
+	w.t.Helper()
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(w.lab.PVE.CA()) {
+		w.t.Fatal("the hypervisor has no CA")
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
+	w.t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: time.Minute}
+}
+
 // prepare makes the template and the account on Proxmox VE, with the provider's
 // own engines.
-func (w *world) prepare(ctx context.Context) (template proxmox.Template, secret string) {
+func (w *world) prepare(ctx context.Context) {
 	w.t.Helper()
-	admin, err := proxmox.New(proxmox.Config{
+	var err error
+	w.admin, err = proxmox.New(proxmox.Config{
 		Endpoint: w.lab.PVE.URL(), CAPEM: string(w.lab.PVE.CA()), TokenID: lab.TokenID, TokenSecret: w.lab.TokenSecret(), PollInterval: 100 * time.Millisecond,
 	})
 	if err != nil {
@@ -110,29 +138,21 @@ func (w *world) prepare(ctx context.Context) (template proxmox.Template, secret 
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	template, err = admin.EnsureTemplate(ctx, proxmox.TemplateSpec{
+	w.template, err = w.admin.EnsureTemplate(ctx, proxmox.TemplateSpec{
 		Node: "pve1", Storage: "local-lvm", Image: image, Identity: image.Identity(), TemplateHardware: proxmox.TemplateHardware{BIOS: "seabios"},
 		TemplateSettings: proxmox.TemplateSettings{Name: "talos-v1.13.7", CPUType: "x86-64-v2-AES", Cores: 2, MemoryMiB: 2048, Agent: true, Networks: []proxmox.NetworkDevice{{Bridge: "vmbr0"}}},
 	}, uuid.NewString(), w.report, func(proxmox.Template) {})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	issued, err := admin.EnsureAccount(ctx, account, proxmox.Holder{Instance: uuid.NewString()}, w.report)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return template, issued.Secret
+	w.makeAccount(ctx, w.template)
 }
 
-var account = proxmox.AccountSpec{UserID: "capi@pve", TokenName: "capi-token", Permissions: proxmox.LeastPrivilege, PrivilegeSeparation: true}
-
-// bootstrap starts the bootstrap cluster with the example's providers on the
-// runtime "local".
-func (w *world) bootstrap(ctx context.Context, secret string) *kube.Client {
-	w.t.Helper()
+// spec is the bootstrap cluster with the example's providers on the runtime
+// "local", and with the account's token of now.
+func (w *world) spec() bootstrap.Spec {
 	v := w.lab.Variables()
-	runtime := local.Runtime{State: filepath.Join(w.dir, "state")}
-	spec := bootstrap.Spec{
+	return bootstrap.Spec{
 		Name: "bootstrap", Runtime: "local", KubernetesVersion: kubernetesVersion,
 		Images: v["images"].([]string), Repository: fmt.Sprint(v["repository"]),
 		CertManager: capi.CertManager{Version: artifacts.CertManagerVersion},
@@ -142,10 +162,17 @@ func (w *world) bootstrap(ctx context.Context, secret string) *kube.Client {
 			{Type: capi.ControlPlane, Name: "talos", Version: artifacts.CACPPTVersion},
 			{Type: capi.IPAM, Name: "in-cluster", Version: artifacts.IPAMVersion},
 			{Type: capi.Infrastructure, Name: "proxmox", Version: artifacts.ProxmoxVersion, Credentials: &capi.ProxmoxCredentials{
-				URL: w.lab.PVE.URL(), Token: account.TokenID(), Secret: secret, CA: string(w.lab.PVE.CA()),
+				URL: w.lab.PVE.URL(), Token: w.account.TokenID(), Secret: w.holder.Secret, CA: string(w.lab.PVE.CA()),
 			}},
 		},
 	}
+}
+
+// bootstrap starts the bootstrap cluster.
+func (w *world) bootstrap(ctx context.Context) (*kube.Client, bootstrap.Manager) {
+	w.t.Helper()
+	runtime := local.Runtime{State: filepath.Join(w.dir, "state")}
+	spec, manager := w.spec(), bootstrap.Manager{"local": runtime}
 	w.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -153,7 +180,7 @@ func (w *world) bootstrap(ctx context.Context, secret string) *kube.Client {
 			w.t.Errorf("delete the bootstrap cluster: %v", err)
 		}
 	})
-	kubeconfig, err := bootstrap.Manager{"local": runtime}.Ensure(ctx, spec, w.report)
+	kubeconfig, err := manager.Ensure(ctx, spec, w.report)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -165,7 +192,7 @@ func (w *world) bootstrap(ctx context.Context, secret string) *kube.Client {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return client
+	return client, manager
 }
 
 // example reads a file of the example that the lab runs.
@@ -178,17 +205,28 @@ func example(t *testing.T, name string) string {
 	return string(raw)
 }
 
-// manifest is the example's cluster on addresses of the block.
-func (w *world) manifest(template proxmox.Template, secret string) cluster.ApplyOptions {
+// manifest is the example's cluster on addresses of the block, in the pool that
+// the account is confined to, with so many control plane machines.
+func (w *world) manifest(replicas int) cluster.ApplyOptions {
 	w.t.Helper()
 	v := w.lab.Variables()
-	values := map[string]string{"TEMPLATE_ID": strconv.Itoa(template.VMID), "NODE": "pve1", "BRIDGE": "vmbr0"}
+	values := map[string]string{"TEMPLATE_ID": strconv.Itoa(w.template.VMID), "NODE": "pve1", "BRIDGE": "vmbr0"}
 	for name, variable := range map[string]string{
 		"VIP": "vip", "ADDRESSES": "addresses", "PREFIX": "prefix", "GATEWAY": "gateway", "DNS_SERVER": "dns_server",
 	} {
 		values[name] = fmt.Sprint(v[variable])
 	}
-	parsed, err := cluster.Load(example(w.t, "kmgt.yaml"), values)
+	text := example(w.t, "kmgt.yaml")
+	for old, changed := range map[string]string{
+		"  replicas: 1\n":                 fmt.Sprintf("  replicas: %d\n", replicas),
+		"      sourceNode: \"${NODE}\"\n": "      sourceNode: \"${NODE}\"\n      pool: " + machinePool + "\n",
+	} {
+		if strings.Count(text, old) != 1 {
+			w.t.Fatalf("the example has no single %q", old)
+		}
+		text = strings.Replace(text, old, changed, 1)
+	}
+	parsed, err := cluster.Load(text, values)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -196,15 +234,17 @@ func (w *world) manifest(template proxmox.Template, secret string) cluster.Apply
 kind: Secret
 metadata: {name: proxmox-credentials, namespace: kmgt, labels: {platform.ionos.com/secret-type: proxmox-credentials}}
 stringData: {url: %q, token: %q, secret: %q, insecure: "false", root_ca: %q}
-`, w.lab.PVE.URL(), account.TokenID(), secret, w.lab.PVE.CA()))
+`, w.lab.PVE.URL(), w.account.TokenID(), w.holder.Secret, w.lab.PVE.CA()))
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return cluster.ApplyOptions{Instance: uuid.NewString(), Manifest: parsed, Secrets: secrets}
+	return cluster.ApplyOptions{Instance: w.instance, Manifest: parsed, Secrets: secrets}
 }
 
 // TestRealControllersBuildTheClusterOfTheExample goes the example's way from
-// nothing to a ready control plane.
+// nothing to a ready control plane, scales it up and down, and deletes it: all
+// with an account of the least privileges that is confined as far as it can be,
+// and whose token is rotated on the way.
 func TestRealControllersBuildTheClusterOfTheExample(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs a whole Cluster API")
@@ -212,11 +252,11 @@ func TestRealControllersBuildTheClusterOfTheExample(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	w := newWorld(ctx, t)
-	template, secret := w.prepare(ctx)
-	mgmt := w.bootstrap(ctx, secret)
+	w.prepare(ctx)
+	mgmt, runtime := w.bootstrap(ctx)
 	w.report(ctx, "chain", "providers are ready")
 	home := cluster.Home{Client: mgmt, Namespace: "kmgt", Name: "kmgt", Report: w.report}
-	created, err := home.Create(ctx, w.manifest(template, secret), func() {})
+	created, err := home.Create(ctx, w.manifest(1), func() {})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, home.Tree(context.WithoutCancel(ctx)))
 	}
@@ -244,38 +284,34 @@ func TestRealControllersBuildTheClusterOfTheExample(t *testing.T) {
 		t.Fatalf("%v\n%s", err, home.Tree(context.WithoutCancel(ctx)))
 	}
 	w.report(ctx, "chain", "the cluster is available\n"+home.Tree(ctx))
-	w.scale(ctx, mgmt, 3)
-	w.scale(ctx, mgmt, 1)
+	w.rotate(ctx, home, runtime)
 	w.remove(ctx, mgmt)
+	w.checkCalls()
 }
 
-// scale changes the number of control plane machines and waits until as many are
-// there and ready: later ones join etcd, and those that go leave it first.
-func (w *world) scale(ctx context.Context, mgmt *kube.Client, replicas int64) {
+// order applies the cluster with another number of control plane machines, and
+// with the credentials of now.
+func (w *world) order(ctx context.Context, home cluster.Home, replicas int) {
 	w.t.Helper()
-	const version, kind = "controlplane.cluster.x-k8s.io/v1alpha3", "TalosControlPlane"
-	w.await(ctx, fmt.Sprintf("%d control plane machines ordered", replicas), func(ctx context.Context) error {
-		tcp, err := mgmt.Object(ctx, version, kind, "kmgt", "kmgtcp")
-		if err != nil {
-			return err
-		}
-		if err := unstructured.SetNestedField(tcp.Object, replicas, "spec", "replicas"); err != nil {
-			return err
-		}
-		return mgmt.Update(ctx, tcp)
-	})
+	w.report(ctx, "chain", fmt.Sprintf("%d control plane machines are ordered with %s", replicas, w.account.TokenID()))
+	if err := home.Apply(ctx, w.manifest(replicas)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// awaitMachines waits until so many control plane machines are there and ready:
+// later ones join etcd, and those that go leave it first.
+func (w *world) awaitMachines(ctx context.Context, mgmt *kube.Client, replicas int) {
+	w.t.Helper()
 	w.await(ctx, fmt.Sprintf("%d control plane machines ready", replicas), func(ctx context.Context) error {
-		tcp, err := mgmt.Object(ctx, version, kind, "kmgt", "kmgtcp")
+		tcp, err := mgmt.Object(ctx, "controlplane.cluster.x-k8s.io/v1alpha3", "TalosControlPlane", "kmgt", "kmgtcp")
 		if err != nil {
 			return err
 		}
 		ready, _, _ := unstructured.NestedInt64(tcp.Object, "status", "readyReplicas")
 		all, _, _ := unstructured.NestedInt64(tcp.Object, "status", "replicas")
-		if ready != replicas || all != replicas {
-			return fmt.Errorf("%d of %d are ready: %v", ready, all, tcp.Object["status"])
-		}
-		if vms := len(w.lab.PVE.Summary().VMs) - 1; int64(vms) != replicas {
-			return fmt.Errorf("%d VMs", vms)
+		if ready != int64(replicas) || all != int64(replicas) || w.running() != replicas {
+			return fmt.Errorf("%d of %d are ready, %d run: %v", ready, all, w.running(), tcp.Object["status"])
 		}
 		return nil
 	})
@@ -383,7 +419,7 @@ func (w *world) installCharts(ctx context.Context, config *rest.Config) {
 	}
 }
 
-// remove deletes the Cluster and waits until its machine is gone.
+// remove deletes the Cluster and waits until its machines are gone.
 func (w *world) remove(ctx context.Context, mgmt *kube.Client) {
 	w.t.Helper()
 	obj, err := mgmt.Object(ctx, "cluster.x-k8s.io/v1beta2", "Cluster", "kmgt", "kmgt")
@@ -393,13 +429,13 @@ func (w *world) remove(ctx context.Context, mgmt *kube.Client) {
 	if err := mgmt.Delete(ctx, obj); err != nil {
 		w.t.Fatal(err)
 	}
-	w.await(ctx, "the Cluster and its VM gone", func(ctx context.Context) error {
+	w.await(ctx, "the Cluster and its VMs gone", func(ctx context.Context) error {
 		_, err := mgmt.Object(ctx, "cluster.x-k8s.io/v1beta2", "Cluster", "kmgt", "kmgt")
 		if !kube.IsAbsent(err) {
 			return fmt.Errorf("the Cluster is there (%w)", err)
 		}
-		if vms := w.lab.PVE.Summary().VMs; len(vms) != 1 {
-			return fmt.Errorf("VMs are %v", vms)
+		if w.running() > 0 {
+			return fmt.Errorf("VMs are %v", w.lab.PVE.Summary().VMs)
 		}
 		return nil
 	})
