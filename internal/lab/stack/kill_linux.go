@@ -91,7 +91,7 @@ func (s *Stack) plugins() ([]int, error) {
 			continue
 		}
 		environment, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "environ"))
-		if err == nil && strings.Contains(string(environment), "TF_CLI_CONFIG_FILE="+filepath.Join(s.dir, "cli.tfrc")) && strings.Contains(string(environment), "TF_PLUGIN_MAGIC_COOKIE=") {
+		if err == nil && strings.Contains(string(environment), "TF_CLI_CONFIG_FILE="+filepath.Join(s.dir, ConfigurationFile)) && strings.Contains(string(environment), "TF_PLUGIN_MAGIC_COOKIE=") {
 			pids = append(pids, pid)
 		}
 	}

@@ -24,6 +24,10 @@ import (
 // address is the provider's source address, as the examples write it.
 const address = "registry.terraform.io/terraform-provider-capi/capi"
 
+// ConfigurationFile is the CLI's configuration in the working folder, by which
+// the CLI takes this checkout's provider.
+const ConfigurationFile = "cli.tfrc"
+
 // program is the file name of the provider.
 const program = "terraform-provider-capi"
 
@@ -76,7 +80,7 @@ func New(o Options) (*Stack, error) {
 	}
 	configuration := fmt.Sprintf("provider_installation {\n  dev_overrides {\n    %q = %q\n    %q = %q\n  }\n}\n",
 		address, o.Provider, strings.Replace(address, "terraform.io", "opentofu.org", 1), o.Provider)
-	for name, content := range map[string][]byte{"terraform.tfvars.json": variables, "cli.tfrc": []byte(configuration)} {
+	for name, content := range map[string][]byte{"terraform.tfvars.json": variables, ConfigurationFile: []byte(configuration)} {
 		// The variables hold the administrator's token.
 		if err := os.WriteFile(filepath.Join(o.Dir, name), content, 0o600); err != nil {
 			return nil, err
@@ -92,7 +96,7 @@ func New(o Options) (*Stack, error) {
 		env[name] = value
 	}
 	env = tfexec.CleanEnv(env)
-	env["TF_CLI_CONFIG_FILE"] = filepath.Join(o.Dir, "cli.tfrc")
+	env["TF_CLI_CONFIG_FILE"] = filepath.Join(o.Dir, ConfigurationFile)
 	env["CHECKPOINT_DISABLE"] = "1"
 	for name, value := range o.Env {
 		env[name] = value

@@ -140,16 +140,23 @@ func (q quickstart) show(ctx context.Context, s *stack.Stack) error {
 	if err != nil {
 		return err
 	}
+	cli, err := artifacts.CLI(ctx, reporter())
+	if err != nil {
+		return err
+	}
 	fmt.Printf("\nThe management cluster, which manages itself now:\n\n%s\n", cluster.Home{Client: client, Namespace: "kmgt", Name: "kmgt"}.Tree(ctx))
 	fmt.Printf(`
 Look around:
   kubectl --kubeconfig %[1]s/kubeconfig get clusters,machines,pods -A
   talosctl --talosconfig %[1]s/talosconfig version
   go run ./internal/lab/cmd/lab status -dir %[1]s/lab     the simulated hypervisor
-  %[1]s/stack                                             the configuration, its variables and its state
+
+The configuration, its variables and its state are in %[1]s/stack. To change it and apply:
+  export TF_CLI_CONFIG_FILE=%[2]s CAPI_STATE_DIR=%[3]s
+  %[4]s -chdir=%[1]s/stack plan
 
 Remove everything: make quickstart-down
-`, quickstartDir)
+`, quickstartDir, filepath.Join(q.path("stack"), stack.ConfigurationFile), q.path("state"), cli)
 	return nil
 }
 
