@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap/local"
 )
 
 // fakeEngine is what a pretended docker knows. The command docker on the PATH of
@@ -38,6 +40,7 @@ type fakeContainer struct {
 const engineVariable = "KIND_TEST_ENGINE"
 
 func TestMain(m *testing.M) {
+	local.ReexecMain()
 	var err error
 	switch text := os.Getenv(createVariable); {
 	case filepath.Base(os.Args[0]) == "docker":

@@ -48,7 +48,7 @@ func (c creation) do() error {
 
 // realEngine answers the name of an engine that can make the test's clusters, or
 // skips the test.
-func realEngine(t *testing.T) *engine {
+func realEngine(t testing.TB) *engine {
 	t.Helper()
 	image := os.Getenv(imageVariable)
 	if image == "" {
