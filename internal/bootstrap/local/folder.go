@@ -18,6 +18,7 @@
 //	  cluster.json            what was asked for
 //	  status.json             what the supervisor says of itself
 //	  kubeconfig              the administrator's, while the cluster runs
+//	  port                    the API server's of the last run
 //	  supervisor.log          the supervisor's output
 //	  control-plane/          see package controlplane
 //	  node/                   see package node
@@ -92,10 +93,14 @@ func (f folder) exists() (bool, error) {
 	return true, nil
 }
 
-// ran says whether the cluster has ever had data: the folder that etcd makes at
-// its first start.
+// portFile holds the API server's port of the last run. It is written once the
+// control plane has come up.
+const portFile = "port"
+
+// ran says whether the cluster has ever come up. Before that nobody was given its
+// kubeconfig, whatever of etcd's data is there.
 func (f folder) ran() (bool, error) {
-	_, err := os.Stat(f.path("control-plane", "etcd", "member"))
+	_, err := os.Stat(f.path(portFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -103,6 +108,19 @@ func (f folder) ran() (bool, error) {
 		return false, fmt.Errorf("looking for the data of cluster %q: %w", f.name, err)
 	}
 	return true, nil
+}
+
+// clearHalfMade removes the data of a first start that failed: etcd does not
+// go on from a log that it could not write to its end, on a full disk for example.
+func (f folder) clearHalfMade() error {
+	ran, err := f.ran()
+	if err != nil || ran {
+		return err
+	}
+	if err := os.RemoveAll(f.path("control-plane", "etcd")); err != nil {
+		return fmt.Errorf("removing what a first start of cluster %q has left: %w", f.name, err)
+	}
+	return nil
 }
 
 // lockInterval is how often a lock that somebody holds is tried again.

@@ -98,6 +98,9 @@ func (f folder) ensure(ctx context.Context, cluster bootstrap.Cluster, report pr
 		return nil, err
 	}
 	report.Report(ctx, "starting", fmt.Sprintf("starting the cluster %q as processes of this machine; its data lie in %s", f.name, f.path()))
+	if err := f.clearHalfMade(); err != nil {
+		return nil, err
+	}
 	if err := writeJSON(f.path("cluster.json"), cluster); err != nil {
 		return nil, err
 	}
@@ -318,8 +321,8 @@ func (r Runtime) Delete(ctx context.Context, name string) error {
 	return r.locked(ctx, name, func(f folder) error { return f.remove(ctx) })
 }
 
-// Discard implements [bootstrap.Discarder]. A cluster without data of etcd never
-// had an API server. One whose start is under way is left to it.
+// Discard implements [bootstrap.Discarder]. One whose start is under way is left
+// to it.
 func (r Runtime) Discard(ctx context.Context, name string) (gone bool, err error) {
 	err = r.locked(ctx, name, func(f folder) error {
 		if alive, err := f.alive(); err != nil || alive {

@@ -294,22 +294,50 @@ func TestClusterThatNeverRanIsRetiredWithoutBeingAsked(t *testing.T) {
 	}
 }
 
-func TestClusterThatRanOnceIsNotDiscarded(t *testing.T) {
+func TestClusterIsDiscardedUnlessItCameUpOnce(t *testing.T) {
 	t.Parallel()
 	r := Runtime{State: t.TempDir()}
 	f, err := r.folder("c1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll(f.path("control-plane", "etcd", "member"), 0o700); err != nil {
+	for _, came := range []bool{true, false} {
+		// What etcd makes at a start, whatever comes of that.
+		if err := os.MkdirAll(f.path("control-plane", "etcd", "member"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if came {
+			if err := writeFile(f.path(portFile), []byte("6443")); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := os.Remove(f.path(portFile)); err != nil {
+			t.Fatal(err)
+		}
+		if gone, err := r.Discard(t.Context(), "c1"); gone == came || err != nil {
+			t.Errorf("it came up: %v; it was discarded: %v, %v", came, gone, err)
+		}
+		if _, err := os.Stat(f.path()); errors.Is(err, os.ErrNotExist) == came {
+			t.Errorf("it came up: %v; its folder: %v", came, err)
+		}
+	}
+}
+
+func TestClusterStartsAfterAFirstStartThatFilledTheDisk(t *testing.T) {
+	t.Parallel()
+	r, c := newRuntime(t)
+	f, err := r.folder("c1")
+	if err != nil {
 		t.Fatal(err)
 	}
-	if gone, err := r.Discard(t.Context(), "c1"); gone || err != nil {
-		t.Errorf("got %v, %v", gone, err)
+	log := f.path("control-plane", "etcd", "member", "wal")
+	if err := os.MkdirAll(log, 0o700); err != nil {
+		t.Fatal(err)
 	}
-	if ran, err := f.ran(); !ran || err != nil {
-		t.Errorf("its data: %v, %v", ran, err)
+	if err := os.WriteFile(filepath.Join(log, "0000000000000000-0000000000000000.wal"), []byte("cut off"), 0o600); err != nil {
+		t.Fatal(err)
 	}
+	ensure(t, r, c)
+	wantStatus(t, r, bootstrap.Running)
 }
 
 func TestSupervisorWithoutAWordIsSaidToHaveHadNoRoomForOne(t *testing.T) {

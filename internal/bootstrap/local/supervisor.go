@@ -208,7 +208,7 @@ func (s *supervisor) store() (*oci.Store, error) {
 // lastPort answers the API server's port of the last run if it is still free, so
 // that kubeconfigs stay valid, else 0.
 func (s *supervisor) lastPort(ctx context.Context) int {
-	path := s.path("port")
+	path := s.path(portFile)
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return 0
@@ -237,7 +237,7 @@ func (s *supervisor) lastPort(ctx context.Context) int {
 var nodeAddress = netip.MustParseAddr("10.244.0.1")
 
 func (s *supervisor) startNode(ctx context.Context, control *controlplane.ControlPlane, store *oci.Store, egress net.Listener) error {
-	if err := writeFile(s.path("port"), []byte(strconv.Itoa(int(control.Endpoint().Port())))); err != nil {
+	if err := writeFile(s.path(portFile), []byte(strconv.Itoa(int(control.Endpoint().Port())))); err != nil {
 		return err
 	}
 	proxy, err := control.ClientConfig("system:kube-proxy")

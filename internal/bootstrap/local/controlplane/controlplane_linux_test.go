@@ -186,6 +186,28 @@ func TestStartThatFailsQuotesTheLogAndLeavesNothingRunning(t *testing.T) {
 	}
 }
 
+func TestTheEndOfALogIsItsCauseAndNotTheStacksAfterIt(t *testing.T) {
+	t.Parallel()
+	many := strings.Repeat("info\n", 50)
+	stacks := "panic: failed to create WAL\n\ngoroutine 1 [running]:\n" + strings.Repeat("main.main()\n\tmain.go:31 +0x28\n", 40)
+	for name, test := range map[string]struct{ log, want string }{
+		"a panic":                {many + "no space left on device\n" + stacks, "info\nno space left on device\npanic: failed to create WAL"},
+		"a program that says it": {many + "fatal\n", "info\ninfo\ninfo\nfatal"},
+		"few lines":              {"fatal\n", "fatal"},
+		"stacks alone":           {"goroutine 1 [running]:\nmain.main()\n", "goroutine 1 [running]:\nmain.main()"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "log")
+			if err := os.WriteFile(file, []byte(test.log), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got := tail(file, 4); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
 func TestEndedContextEndsTheStartAndLeavesNothingRunning(t *testing.T) {
 	t.Parallel()
 	cfg := fakeConfig(t)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -108,7 +109,8 @@ func (p *process) ended() error {
 // logLines is how many of a log's last lines an error quotes.
 const logLines = 12
 
-// tail answers the last lines of a file, or why it cannot.
+// tail answers the last lines of a log, or why it cannot: those before the
+// stacks, where the program has ended by a panic, since they tell the cause.
 func tail(path string, lines int) string {
 	file, err := os.Open(path)
 	if err != nil {
@@ -124,5 +126,8 @@ func tail(path string, lines int) string {
 	data := make([]byte, info.Size()-start)
 	n, _ := file.ReadAt(data, start) // a log that shrinks meanwhile gives less
 	all := strings.Split(strings.TrimRight(string(data[:n]), "\n"), "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
+	if i := slices.IndexFunc(all, func(line string) bool { return strings.HasPrefix(line, "goroutine ") }); i > 0 {
+		all = all[:i]
+	}
+	return strings.TrimSpace(strings.Join(all[max(0, len(all)-lines):], "\n"))
 }
