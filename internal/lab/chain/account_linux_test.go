@@ -197,7 +197,7 @@ func (w *world) checkCalls() {
 		total[what] = w.calls.count(first.TokenID(), call) + w.calls.count(w.account.TokenID(), call)
 	}
 	strays := len(w.lab.PVE.Summary().VMs) - 1
-	if total["cloned"]-strays != machinesMade || total["deleted"] != machinesMade || total["rid of their images"] == 0 {
+	if total["cloned"]-strays != machinesMade || total["deleted"] < machinesMade || total["rid of their images"] == 0 {
 		w.t.Errorf("of %d machines were %v, and %d clones are left", machinesMade, total, strays)
 	}
 	all := w.calls.of(func(a pvesim.Answer) bool { return strings.HasPrefix(a.Caller, w.account.UserID) })
