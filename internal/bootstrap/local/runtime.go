@@ -183,7 +183,8 @@ func (f folder) awaitReady(ctx context.Context, report progress.Reporter) ([]byt
 		if err != nil {
 			return nil, err
 		}
-		if now.Phase != last.Phase && now.Phase != "" {
+		// The end of a start that failed is no step of it.
+		if now.Phase != last.Phase && now.Phase != "" && now.Phase != phaseStopping && now.Phase != phaseStopped {
 			report.Report(ctx, now.Phase, now.Message)
 		}
 		last = now

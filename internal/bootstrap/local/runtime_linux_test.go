@@ -264,9 +264,13 @@ func TestClusterThatCannotStartSaysWhyAndLeavesNoProcess(t *testing.T) {
 	r, c := newRuntime(t)
 	c.KubernetesVersion = "v1.0.0"
 	c.Images = []string{"oci-layout:" + t.TempDir()}
-	_, err := r.Ensure(t.Context(), c, nil)
+	var step string
+	_, err := r.Ensure(t.Context(), c, func(_ context.Context, phase, _ string) { step = phase })
 	if err == nil || !strings.Contains(err.Error(), "the OCI layout") {
 		t.Errorf("got error %v", err)
+	}
+	if step == phaseStopping || step == phaseStopped {
+		t.Errorf("the step that it failed at is said to be %s", step)
 	}
 	eventually(t, "no process is left", func() bool { return len(processes(t, r)) == 0 })
 	wantStatus(t, r, bootstrap.Stopped)

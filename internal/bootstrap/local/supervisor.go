@@ -81,8 +81,14 @@ func supervise(state, name string) error {
 		s.status.Error = err.Error()
 	}
 	s.status.Ready = false
-	return errors.Join(err, s.say("stopped", "the cluster has stopped"), os.RemoveAll(f.path("kubeconfig")), lock.Unlock())
+	return errors.Join(err, s.say(phaseStopped, "the cluster has stopped"), os.RemoveAll(f.path("kubeconfig")), lock.Unlock())
 }
+
+// The phases after a cluster has run, or has failed to start.
+const (
+	phaseStopping = "stopping"
+	phaseStopped  = "stopped"
+)
 
 func (s *supervisor) say(phase, message string) error {
 	s.status.Phase, s.status.Message = phase, message
@@ -132,7 +138,7 @@ const stopPatience = 40 * time.Second
 
 func (s *supervisor) stop() error {
 	s.status.Ready = false
-	errs := []error{s.say("stopping", "the cluster is stopping")}
+	errs := []error{s.say(phaseStopping, "the cluster is stopping")}
 	ctx, cancel := context.WithTimeout(context.Background(), stopPatience)
 	defer cancel()
 	for i := len(s.closers) - 1; i >= 0; i-- {
