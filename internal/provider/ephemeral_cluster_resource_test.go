@@ -322,7 +322,7 @@ resource "capi_helm_release" "note" {
 		CheckDestroy: func(*terraform.State) error {
 			err := lab.client.Get(t.Context(), client.ObjectKey{Namespace: "notes", Name: "note"}, &corev1.ConfigMap{})
 			if !kube.IsAbsent(kube.Classify(err)) {
-				return fmt.Errorf("the release's object answers %v", err)
+				return fmt.Errorf("the release's object answers %w", err)
 			}
 			return nil
 		},
