@@ -222,9 +222,13 @@ func TestAMoveThatIsCancelledBeforeItBeginsChangesNothing(t *testing.T) {
 	w.must(w.source.Client.Get(w.ctx, client.ObjectKey{Namespace: "kmgt", Name: "kmgt-0"}, machine))
 	machine.Status.NodeRef = clusterv1.MachineNodeReference{}
 	w.must(w.source.Client.Status().Update(w.ctx, machine))
-	ctx, cancel := context.WithTimeout(w.ctx, 3*time.Second)
+	ctx, cancel := context.WithCancel(w.ctx)
 	defer cancel()
-	_, err := pivot.Move(ctx, w.source, w.target, pivot.Options{})
+	_, err := pivot.Move(ctx, w.source, w.target, pivot.Options{Report: func(_ context.Context, _, message string) {
+		if strings.Contains(message, "node") {
+			cancel()
+		}
+	}})
 	if err == nil || !strings.Contains(err.Error(), "node") {
 		t.Errorf("error %v, want one about the missing node", err)
 	}
