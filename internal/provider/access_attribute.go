@@ -88,7 +88,7 @@ func accessMembers(computed bool) map[string]schema.Attribute {
 		"cluster_name":    text("Name of an entry of the provider's `clusters` map.", false),
 		"ephemeral_cluster": schema.SingleNestedAttribute{
 			Computed: computed, Optional: !computed,
-			MarkdownDescription: "An ephemeral cluster, looked up (and made again where it is needed after it was retired) at the time of use.",
+			MarkdownDescription: "An ephemeral cluster, looked up at the time of use, and started where it is stopped.",
 			Attributes: map[string]schema.Attribute{
 				"name":    text("Name of the ephemeral cluster.", false),
 				"runtime": text("Its runtime.", false),

@@ -30,7 +30,8 @@ var (
 func (r *ephemeralClusterResource) Schema(ctx context.Context, _ resource.SchemaRequest, resp *resource.SchemaResponse) {
 	resp.Schema = schema.Schema{
 		MarkdownDescription: "A bootstrap cluster on the machine that runs Terraform, with Cluster API providers installed. It exists while it is needed: " +
-			"a pivot retires it, after which `status` is `not_here` and nothing plans to make it again by itself. Whoever needs it later makes it again from its `access`.",
+			"a pivot retires it, after which `status` is `not_here` and nothing plans to make it again by itself: `terraform apply -replace=ADDRESS` does. " +
+			"One that is stopped, after a restart of the machine for example, is started by the apply or destroy that needs it.",
 		Attributes: map[string]schema.Attribute{
 			"id": schema.StringAttribute{
 				Computed:            true,
