@@ -86,6 +86,8 @@ type Result struct {
 	ID string
 	// Backup is where the backup is, if one was made.
 	Backup string
+	// Scope is what was asked for; it is empty when that is not known.
+	Scope Scope
 	// Skipped tells what could not be asked of a source whose controllers are gone,
 	// and so was not waited for or compared.
 	Skipped []string

@@ -51,7 +51,7 @@ func (r *run) prove(ctx context.Context) (*Result, error) {
 func (j *journal) result() *Result {
 	return &Result{
 		Clusters: j.clusterKeys(), Counts: j.Counts, ProviderIDs: j.ProviderIDs, Digest: j.Digest,
-		Stayed: j.Stayed, PausedFor: j.pausedFor(), ID: j.ID, Backup: j.Backup, Skipped: j.Skipped,
+		Stayed: j.Stayed, PausedFor: j.pausedFor(), ID: j.ID, Backup: j.Backup, Scope: j.Scope, Skipped: j.Skipped,
 	}
 }
 

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		proxmoxLease = lease
 	}
 	helmLeases = kube.Leases{Duration: 2 * time.Second, Renewal: 500 * time.Millisecond}
-	providersLeases = helmLeases
+	providersLeases, pivotLeases = helmLeases, helmLeases
 	if file := os.Getenv(serveVariable); file != "" {
 		os.Exit(servePlugin(file))
 	}

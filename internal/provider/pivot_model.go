@@ -82,7 +82,7 @@ func (m *pivotModel) options(ctx context.Context, chosen bool) (pivot.Options, d
 	proveFor, _ := time.ParseDuration(m.ProveFor.ValueString())
 	return pivot.Options{
 		Scope: scope, ForeignOwners: pivot.ForeignOwners(m.ForeignOwners.ValueString()), ProveFor: proveFor,
-		AdoptFailedMove: m.AdoptFailedMove.ValueBool(), Report: reporter(&m.Phase),
+		AdoptFailedMove: m.AdoptFailedMove.ValueBool(), Leases: pivotLeases, Report: reporter(&m.Phase),
 	}, diags
 }
 

@@ -30,6 +30,9 @@ var (
 
 var pivotTimes = defaultTimeouts{Create: time.Hour, Read: 2 * time.Minute, Update: time.Hour, Delete: 10 * time.Minute}
 
+// pivotLeases can be given other times for tests.
+var pivotLeases kube.Leases
+
 type pivotResource struct {
 	data *providerData
 }
@@ -179,12 +182,26 @@ func (r *pivotResource) retire(ctx context.Context, access kube.Access, report f
 }
 
 // Read keeps the state: what was moved is history. Where the Clusters are now is
-// told by the resources that own them.
+// told by the resources that own them. A target that does not answer, or that is
+// another cluster than then, is said.
 func (r *pivotResource) Read(ctx context.Context, req resource.ReadRequest, resp *resource.ReadResponse) {
 	var state pivotModel
 	resp.Diagnostics.Append(req.State.Get(ctx, &state)...)
-	if !resp.Diagnostics.HasError() {
-		resp.Diagnostics.Append(resp.Identity.Set(ctx, pivotIdentity{state.ClusterUID})...)
+	if resp.Diagnostics.HasError() {
+		return
+	}
+	resp.Diagnostics.Append(resp.Identity.Set(ctx, pivotIdentity{state.ClusterUID})...)
+	if state.Access.IsNull() || state.Phase.ValueString() != phaseReady {
+		return // nothing has found it yet
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	client, uid, err := r.data.reach(ctx, state.Access)
+	if err == nil && uid != state.ClusterUID.ValueString() {
+		err = fmt.Errorf("another cluster (%s) answers at %s than the one that the objects were moved to (%s)", uid, client.Config.Host, state.ClusterUID.ValueString())
+	}
+	if err != nil && !errors.Is(err, errConfigurationUnknown) {
+		failure{verb: "refresh", thing: "the pivot", cause: err, exists: "the prior state is kept: what was moved was proven when it was moved"}.warn(&resp.Diagnostics)
 	}
 }
 
@@ -221,12 +238,14 @@ func (r *pivotResource) Update(ctx context.Context, req resource.UpdateRequest, 
 // Delete only forgets.
 func (r *pivotResource) Delete(context.Context, resource.DeleteRequest, *resource.DeleteResponse) {}
 
-// ImportState takes up a pivot that was done before. An id CLUSTER#JOURNAL reads
-// the journal on the target, and the next plan is empty but for how the clusters
-// are reached; the target's UID alone leaves it to the next apply to prove it.
+// ImportState takes up a pivot that was done before. An id TARGET#JOURNAL#SOURCE
+// reads the journal on the target, and the next plan is empty but for how the
+// clusters are reached; the target's UID alone leaves it to the next apply to prove
+// it.
 func (r *pivotResource) ImportState(ctx context.Context, req resource.ImportStateRequest, resp *resource.ImportStateResponse) {
 	if cluster, journal, ok := strings.Cut(req.ID, "#"); ok {
-		if err := r.importJournal(ctx, clusterObjectID{Cluster: cluster}.access(), journal, resp); err != nil {
+		journal, source, _ := strings.Cut(journal, "#")
+		if err := r.importJournal(ctx, clusterObjectID{Cluster: cluster}.access(), journal, source, resp); err != nil {
 			failure{verb: "import", thing: "the pivot", cause: err, next: "list the target's journals: kubectl get configmaps -n kube-system -l terraform-provider-capi/pivot"}.addTo(&resp.Diagnostics)
 		}
 		return
@@ -243,7 +262,7 @@ func (r *pivotResource) ImportState(ctx context.Context, req resource.ImportStat
 	resp.Diagnostics.Append(resp.Identity.Set(ctx, pivotIdentity{types.StringValue(uid)})...)
 }
 
-func (r *pivotResource) importJournal(ctx context.Context, access kube.Access, id string, resp *resource.ImportStateResponse) error {
+func (r *pivotResource) importJournal(ctx context.Context, access kube.Access, id, source string, resp *resource.ImportStateResponse) error {
 	target, err := r.side(ctx, access, "target")
 	if err != nil {
 		return err
@@ -258,6 +277,12 @@ func (r *pivotResource) importJournal(ctx context.Context, access kube.Access, i
 	}
 	values := m.results()
 	values["id"], values["phase"], values["target"], values["access"] = m.ID, types.StringValue(phaseReady), accessObject(access), m.Access
+	if source != "" {
+		values["source"] = accessObject(clusterObjectID{Cluster: source}.access())
+	}
+	if len(result.Scope.Namespaces) > 0 {
+		values["namespaces"] = textsOf(ctx, result.Scope.Namespaces, &resp.Diagnostics)
+	}
 	values["foreign_owners"], values["prove_for"] = types.StringValue(string(pivot.ForeignRefuse)), types.StringValue(defaultProveFor)
 	values["retire_source"], values["adopt_failed_move"] = types.BoolValue(true), types.BoolValue(false)
 	for name, value := range values {
