@@ -36,7 +36,9 @@ func TestMain(m *testing.M) {
 		proxmoxLease = lease
 	}
 	helmLeases = kube.Leases{Duration: 2 * time.Second, Renewal: 500 * time.Millisecond}
-	providersLeases, pivotLeases = helmLeases, helmLeases
+	providersLeases = helmLeases
+	// A busy machine must not take a lease from a move that is under way.
+	pivotLeases = kube.Leases{Duration: 15 * time.Second, Renewal: 500 * time.Millisecond}
 	if file := os.Getenv(serveVariable); file != "" {
 		os.Exit(servePlugin(file))
 	}
