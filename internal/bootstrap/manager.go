@@ -70,24 +70,11 @@ func (m Manager) Wake(ctx context.Context, e kube.Ephemeral, report progress.Rep
 	if status != Stopped {
 		return nil
 	}
-	spec, err := SpecOf(e)
+	spec, c, err := m.restart(ctx, e, fmt.Sprintf("the ephemeral cluster %q is stopped: it is started again from its data", e.Name), report)
 	if err != nil {
 		return err
 	}
-	report.Report(ctx, "starting", fmt.Sprintf("the ephemeral cluster %q is stopped: it is started again from its data", e.Name))
-	kubeconfig, err := m.start(ctx, spec, report)
-	if err != nil {
-		return err
-	}
-	c, err := connect(kubeconfig)
-	if err != nil {
-		return err
-	}
-	labels := make([]string, len(spec.Providers))
-	for i, p := range spec.Providers {
-		labels[i] = p.Label()
-	}
-	if err := capi.WaitReady(ctx, c.Config, labels, report); err != nil {
+	if err := capi.WaitReady(ctx, c.Config, capi.Labels(spec.Providers), report); err != nil {
 		return fmt.Errorf("waiting for the providers of the ephemeral cluster %q, which was stopped: %w", e.Name, err)
 	}
 	return nil
@@ -198,14 +185,21 @@ func (m Manager) wake(ctx context.Context, runtime Runtime, e kube.Ephemeral, st
 		}
 		return connect(kubeconfig)
 	}
+	_, c, err := m.restart(ctx, e, fmt.Sprintf("starting the stopped ephemeral cluster %q to ask it for its Clusters", e.Name), report)
+	return c, err
+}
+
+// restart starts a stopped cluster by its specification. why says so.
+func (m Manager) restart(ctx context.Context, e kube.Ephemeral, why string, report progress.Reporter) (Spec, *kube.Client, error) {
 	spec, err := SpecOf(e)
 	if err != nil {
-		return nil, err
+		return spec, nil, err
 	}
-	report.Report(ctx, "starting", fmt.Sprintf("starting the stopped ephemeral cluster %q to ask it for its Clusters", e.Name))
+	report.Report(ctx, "starting", why)
 	kubeconfig, err := m.start(ctx, spec, report)
 	if err != nil {
-		return nil, err
+		return spec, nil, err
 	}
-	return connect(kubeconfig)
+	c, err := connect(kubeconfig)
+	return spec, c, err
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/version"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 )
 
 // Contract is the version of Cluster API's contract that a release of a provider
@@ -64,14 +65,21 @@ func (r *release) contract(ctx context.Context, p Provider, installed string) (C
 		if err != nil {
 			return Contract{}, fmt.Errorf("version %q is not a release: %w", release, err)
 		}
-		if series := metadata.GetReleaseSeriesForVersion(parsed); series != nil {
-			*into = series.Contract
-		}
+		*into = contractIn(metadata, parsed)
 	}
 	if c.Version == "" {
 		return Contract{}, fmt.Errorf("%s of the release does not name its series %s", metadataFile, p.Version)
 	}
 	return c, nil
+}
+
+// contractIn answers the contract that metadata give to a version; nothing where
+// they do not name its series.
+func contractIn(metadata *clusterctlv1.Metadata, of *version.Version) string {
+	if series := metadata.GetReleaseSeriesForVersion(of); series != nil {
+		return series.Contract
+	}
+	return ""
 }
 
 // CheckContracts finds providers whose contract the core provider does not keep.

@@ -107,11 +107,7 @@ func install(ctx context.Context, restConfig *rest.Config, options InitOptions, 
 	if err := run.removeUnnamed(ctx); err != nil {
 		return err
 	}
-	labels := make([]string, len(options.Providers))
-	for i, p := range options.Providers {
-		labels[i] = p.Label()
-	}
-	if err := WaitReady(ctx, restConfig, labels, report); err != nil {
+	if err := WaitReady(ctx, restConfig, Labels(options.Providers), report); err != nil {
 		return err
 	}
 	return run.own(ctx)

@@ -99,15 +99,9 @@ func offerOf(ctx context.Context, p Provider, source Source, token string) (*Off
 	if err != nil {
 		return nil, err
 	}
-	contract := func(of string) string {
-		if series := metadata.GetReleaseSeriesForVersion(version.MustParseSemantic(of)); series != nil {
-			return series.Contract
-		}
-		return ""
-	}
-	offer.Contract = contract(p.Version)
+	offer.Contract = contractIn(metadata, have)
 	for i := range offer.Newer {
-		offer.Newer[i].Contract = contract(offer.Newer[i].Version)
+		offer.Newer[i].Contract = contractIn(metadata, version.MustParseSemantic(offer.Newer[i].Version))
 	}
 	return offer, nil
 }
@@ -157,17 +151,13 @@ func githubReleases(ctx context.Context, p Provider, source Source, token string
 	if token != "" {
 		variables[config.GitHubTokenVariable] = token
 	}
-	settings, err := configuration(ctx, []Provider{p}, nil, 0, source, variables)
-	if err != nil {
-		return nil, err
-	}
-	configured, err := settings.Providers().Get(p.Name, p.Type)
+	found, err := openRelease(ctx, p, source, variables)
 	if err != nil {
 		return nil, err
 	}
 	githubLock.Lock()
 	defer githubLock.Unlock()
-	releases, err := repository.NewGitHubRepository(ctx, configured, settings.Variables())
+	releases, err := repository.NewGitHubRepository(ctx, found.provider, found.config.Variables())
 	if err != nil {
 		return nil, err
 	}

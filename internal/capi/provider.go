@@ -65,6 +65,15 @@ type Provider struct {
 // Label names the provider among all: "infrastructure-proxmox".
 func (p Provider) Label() string { return clusterctlv1.ManifestLabel(p.Name, p.Type) }
 
+// Labels names the providers, in their order.
+func Labels(providers []Provider) []string {
+	labels := make([]string, len(providers))
+	for i, p := range providers {
+		labels[i] = p.Label()
+	}
+	return labels
+}
+
 // String names the provider and its version for people.
 func (p Provider) String() string { return p.Label() + " " + p.Version }
 
