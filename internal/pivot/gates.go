@@ -23,20 +23,20 @@ type gate struct {
 	name string
 	// variable switches it on where providers are installed.
 	variable string
-	// managers are the labels of the providers that must have it.
-	managers []string
+	// provider is the label of the one that must have it.
+	provider string
 	used     func(*node) bool
 }
 
 // gates are those of Cluster API v1.14.2 whose use shows in the objects; all are
 // off by default there (feature/feature.go).
 var gates = []gate{
-	{"ClusterTopology", "CLUSTER_TOPOLOGY", []string{"cluster-api"}, func(n *node) bool {
+	{"ClusterTopology", "CLUSTER_TOPOLOGY", "cluster-api", func(n *node) bool {
 		return n.is(classKind) || n.is(clusterKind) && classOf(n.object).Name != ""
 	}},
-	{"ClusterTopology", "CLUSTER_TOPOLOGY", []string{"control-plane-kubeadm"}, func(n *node) bool { return n.Kind == "KubeadmControlPlaneTemplate" }},
-	{"RuntimeSDK", "EXP_RUNTIME_SDK", []string{"cluster-api"}, usesExtensions},
-	{"KubeadmBootstrapFormatIgnition", "EXP_KUBEADM_BOOTSTRAP_FORMAT_IGNITION", []string{"bootstrap-kubeadm"}, func(n *node) bool {
+	{"ClusterTopology", "CLUSTER_TOPOLOGY", "control-plane-kubeadm", func(n *node) bool { return n.Kind == "KubeadmControlPlaneTemplate" }},
+	{"RuntimeSDK", "EXP_RUNTIME_SDK", "cluster-api", usesExtensions},
+	{"KubeadmBootstrapFormatIgnition", "EXP_KUBEADM_BOOTSTRAP_FORMAT_IGNITION", "bootstrap-kubeadm", func(n *node) bool {
 		format, _, _ := unstructured.NestedString(n.object.Object, "spec", "format")
 		return n.Kind == "KubeadmConfig" && format == "ignition"
 	}},
@@ -58,21 +58,19 @@ func usesExtensions(n *node) bool {
 // its webhooks would reject them, or its controllers leave them alone.
 func (r *run) checkGates(ctx context.Context) error {
 	var reasons []error
+	nodes := r.graph.placed()
 	for _, g := range gates {
-		nodes := r.graph.placed()
 		at := slices.IndexFunc(nodes, g.used)
 		if at < 0 {
 			continue
 		}
-		for _, label := range g.managers {
-			managers, err := r.target.managers(ctx, label)
-			if err != nil {
-				return err
-			}
-			for i := range managers {
-				if m := &managers[i]; !gateOn(m, g.name) {
-					reasons = append(reasons, fmt.Errorf("%s needs the feature gate %s, without which %s of the target runs (Deployment %s/%s): give that provider the variable %s = \"true\"", nodes[at].ID, g.name, label, m.Namespace, m.Name, g.variable))
-				}
+		managers, err := r.target.managers(ctx, g.provider)
+		if err != nil {
+			return err
+		}
+		for i := range managers {
+			if m := &managers[i]; !gateOn(m, g.name) {
+				reasons = append(reasons, fmt.Errorf("%s needs the feature gate %s, without which %s of the target runs (Deployment %s/%s): give that provider the variable %s = \"true\"", nodes[at].ID, g.name, g.provider, m.Namespace, m.Name, g.variable))
 			}
 		}
 	}

@@ -36,24 +36,22 @@ func ParseConfig(text string) (*v1alpha4.Cluster, error) {
 	case config.Name != "":
 		return nil, errors.New("the kind configuration has a name: leave it out, the cluster gets that of the resource")
 	}
-	v1alpha4.SetDefaultsCluster(config)
 	return config, nil
 }
 
 // configOf answers the configuration of a cluster, with the mark on its nodes.
 func configOf(c bootstrap.Cluster) (*v1alpha4.Cluster, error) {
-	raw := &v1alpha4.Cluster{}
-	if err := yaml.Unmarshal([]byte(c.Kind.Config), raw); err != nil {
-		return nil, fmt.Errorf("reading the kind configuration: %w", err)
-	}
 	config, err := ParseConfig(c.Kind.Config)
 	if err != nil {
 		return nil, err
 	}
 	config.Name = c.Name
+	if len(config.Nodes) == 0 {
+		config.Nodes = []v1alpha4.Node{{Role: v1alpha4.ControlPlaneRole}}
+	}
 	for i := range config.Nodes {
 		node := &config.Nodes[i]
-		if i >= len(raw.Nodes) || raw.Nodes[i].Image == "" {
+		if node.Image == "" {
 			node.Image = nodeImage(c)
 		}
 		if node.Labels == nil {

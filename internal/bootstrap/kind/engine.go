@@ -95,6 +95,15 @@ func (e *engine) nodesOf(name string) ([]nodes.Node, error) {
 	return found, nil
 }
 
+// kubeconfigOf reads the administrator's kubeconfig out of the control plane.
+func (e *engine) kubeconfigOf(name string) ([]byte, error) {
+	text, err := e.KubeConfig(name, false)
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig of the cluster %q: %w", name, told(err))
+	}
+	return []byte(text), nil
+}
+
 // stopped answers the names of those nodes whose containers do not run.
 func stopped(found []nodes.Node) []string {
 	var names []string

@@ -229,11 +229,11 @@ func (f folder) delete(e *engine) error {
 
 // kubeconfig waits until the API server answers.
 func (f folder) kubeconfig(ctx context.Context, e *engine) ([]byte, error) {
-	text, err := e.KubeConfig(f.name, false)
+	kubeconfig, err := e.kubeconfigOf(f.name)
 	if err != nil {
-		return nil, fmt.Errorf("reading the kubeconfig of the cluster %q: %w", f.name, told(err))
+		return nil, err
 	}
-	config, err := kube.ConfigFromKubeconfig([]byte(text), "")
+	config, err := kube.ConfigFromKubeconfig(kubeconfig, "")
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +245,7 @@ func (f folder) kubeconfig(ctx context.Context, e *engine) ([]byte, error) {
 		_, err := client.RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
 		return err == nil, "", err
 	})
-	return []byte(text), err
+	return kubeconfig, err
 }
 
 // here answers the engine and the nodes of a cluster; no nodes where it is not
@@ -298,11 +298,7 @@ func (r Runtime) Kubeconfig(_ context.Context, name string) ([]byte, error) {
 	if len(found) == 0 {
 		return nil, fmt.Errorf("the kind cluster %q is not on this machine: %w", name, kube.ErrAbsent)
 	}
-	text, err := e.KubeConfig(name, false)
-	if err != nil {
-		return nil, fmt.Errorf("reading the kubeconfig of the cluster %q: %w", name, told(err))
-	}
-	return []byte(text), nil
+	return e.kubeconfigOf(name)
 }
 
 // Delete implements [bootstrap.Runtime].

@@ -123,6 +123,22 @@ func TestEngines(t *testing.T) {
 	}
 }
 
+// recorded writes what a state folder knows of the cluster, if anything.
+func recorded(t *testing.T, r Runtime, known *record) folder {
+	t.Helper()
+	f, err := r.folder("boot")
+	if err == nil {
+		err = os.MkdirAll(f.dir, 0o700)
+	}
+	if err == nil && known != nil {
+		err = f.write(*known)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
 func TestWhatIsHereIsTakenUpOrLeft(t *testing.T) {
 	complete, begun := &record{Engine: "docker", Complete: true}, &record{Engine: "docker"}
 	foreign := func(t *testing.T) *fakeContainer {
@@ -164,18 +180,7 @@ func TestWhatIsHereIsTakenUpOrLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			withEngine(t, fakeEngine{Containers: map[string]*fakeContainer{"boot-control-plane": test.container(t), "other-control-plane": {Cluster: "other"}}})
 			r := Runtime{State: t.TempDir()}
-			f, err := r.folder("boot")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.MkdirAll(f.dir, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if test.known != nil {
-				if err := f.write(*test.known); err != nil {
-					t.Fatal(err)
-				}
-			}
+			f := recorded(t, r, test.known)
 			kubeconfig, err := r.Ensure(t.Context(), bootstrap.Cluster{Name: "boot", KubernetesVersion: "v1.36.2"}, nil)
 			if (err == nil) != (test.fails == "") || err != nil && !strings.Contains(err.Error(), test.fails) {
 				t.Errorf("error is %v, want %q", err, test.fails)
@@ -266,18 +271,7 @@ func TestOnlyWhatNeverCameUpIsDiscarded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			withEngine(t, fakeEngine{Containers: map[string]*fakeContainer{"boot-control-plane": marked(false)}})
 			r := Runtime{State: t.TempDir()}
-			f, err := r.folder("boot")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.MkdirAll(f.dir, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if test.known != nil {
-				if err := f.write(*test.known); err != nil {
-					t.Fatal(err)
-				}
-			}
+			recorded(t, r, test.known)
 			gone, err := r.Discard(t.Context(), "boot")
 			if err != nil || gone != test.gone || (readEngine(t).Containers["boot-control-plane"] == nil) != test.gone {
 				t.Errorf("it is gone: %v, %v", gone, err)
