@@ -6,6 +6,7 @@ package provider
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
@@ -43,6 +44,17 @@ func (d *providerData) reach(ctx context.Context, cluster types.Object) (*kube.C
 		return nil, "", err
 	}
 	uid, err := client.UID(ctx)
+	return client, uid, err
+}
+
+// reachSame is reach for a resource that worked on a cluster before: it is an error
+// that another one answers than the one with the UID was. done says what was done
+// there.
+func (d *providerData) reachSame(ctx context.Context, cluster types.Object, was types.String, done string) (*kube.Client, string, error) {
+	client, uid, err := d.reach(ctx, cluster)
+	if err == nil && given(was) && was.ValueString() != uid {
+		return nil, "", fmt.Errorf("another cluster (%s) answers at %s than the one that %s (%s)", uid, client.Config.Host, done, was.ValueString())
+	}
 	return client, uid, err
 }
 

@@ -56,7 +56,7 @@ func (r *ephemeralClusterResource) Schema(ctx context.Context, _ resource.Schema
 				Optional: true, Computed: true,
 				Default:             stringdefault.StaticString(defaultKubernetesVersion),
 				MarkdownDescription: "Kubernetes release of the cluster. Defaults to `" + defaultKubernetesVersion + "`. A change takes effect when the cluster is made again.",
-				Validators:          []validator.String{releaseVersion{}},
+				Validators:          []validator.String{releaseVersion()},
 			},
 			"images": schema.ListAttribute{
 				Optional: true, ElementType: types.StringType,
@@ -112,26 +112,16 @@ func kindAttribute() schema.SingleNestedAttribute {
 				Optional: true,
 				MarkdownDescription: "A kind configuration in YAML (`kind: Cluster`, `apiVersion: kind.x-k8s.io/v1alpha4`), for more nodes, mounts and mirrors of registries. " +
 					"It has no `name`.",
-				Validators: []validator.String{kindConfiguration{}},
+				Validators: []validator.String{checkedAs("a kind configuration", "Unable to use the kind configuration", checkKindConfiguration)},
 			},
 		},
 	}
 }
 
-// kindConfiguration reads a kind configuration before kind does.
-type kindConfiguration struct{}
-
-func (kindConfiguration) Description(context.Context) string { return "must be a kind configuration" }
-
-func (v kindConfiguration) MarkdownDescription(ctx context.Context) string { return v.Description(ctx) }
-
-func (kindConfiguration) ValidateString(_ context.Context, req validator.StringRequest, resp *validator.StringResponse) {
-	if req.ConfigValue.IsNull() || req.ConfigValue.IsUnknown() {
-		return
-	}
-	if _, err := kind.ParseConfig(req.ConfigValue.ValueString()); err != nil {
-		resp.Diagnostics.AddAttributeError(req.Path, "Unable to use the kind configuration", sentence(err.Error()))
-	}
+// checkKindConfiguration reads a kind configuration before kind does.
+func checkKindConfiguration(text string) error {
+	_, err := kind.ParseConfig(text)
+	return err
 }
 
 func (r *ephemeralClusterResource) IdentitySchema(_ context.Context, _ resource.IdentitySchemaRequest, resp *resource.IdentitySchemaResponse) {

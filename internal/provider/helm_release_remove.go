@@ -42,14 +42,12 @@ func (r *helmReleaseResource) remove(ctx context.Context, state *helmReleaseMode
 	if err := r.data.awake(ctx, state.Cluster, reporter(nil)); err != nil {
 		return err
 	}
-	client, uid, err := r.data.reach(ctx, state.Cluster)
+	client, _, err := r.data.reachSame(ctx, state.Cluster, state.ClusterUID, "it was installed on")
 	switch {
 	case kube.IsAbsent(err):
 		return nil
 	case err != nil:
 		return err
-	case given(state.ClusterUID) && state.ClusterUID.ValueString() != uid:
-		return fmt.Errorf("another cluster (%s) answers at %s than the one that it was installed on (%s)", uid, client.Config.Host, state.ClusterUID.ValueString())
 	}
 	if state.OnDestroy.ValueString() != onDestroyRemove && forGood {
 		clusters, err := capi.Clusters(ctx, client.Config)

@@ -235,13 +235,9 @@ func (r *helmReleaseResource) Read(ctx context.Context, req resource.ReadRequest
 		// cluster is reached.
 		return
 	}
-	client, uid, err := r.data.reach(ctx, state.Cluster)
+	client, uid, err := r.data.reachSame(ctx, state.Cluster, state.ClusterUID, "it was installed on")
 	if err != nil {
 		unknown(err)
-		return
-	}
-	if given(state.ClusterUID) && state.ClusterUID.ValueString() != uid {
-		unknown(fmt.Errorf("another cluster (%s) answers at %s than the one that it was installed on (%s)", uid, client.Config.Host, state.ClusterUID.ValueString()))
 		return
 	}
 	released, err := helm.Read(ctx, client, state.Namespace.ValueString(), state.Name.ValueString())

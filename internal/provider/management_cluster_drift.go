@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/terraform-plugin-framework/diag"
-	"github.com/hashicorp/terraform-plugin-framework/schema/validator"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/cluster"
@@ -22,22 +21,10 @@ import (
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/talos"
 )
 
-// ignoredField checks the text of a field in ignore_fields.
-type ignoredField struct{}
-
-func (ignoredField) Description(context.Context) string {
-	return "a field as Kind/name:path or Kind:path"
-}
-
-func (v ignoredField) MarkdownDescription(ctx context.Context) string { return v.Description(ctx) }
-
-func (ignoredField) ValidateString(_ context.Context, req validator.StringRequest, resp *validator.StringResponse) {
-	if !given(req.ConfigValue) {
-		return
-	}
-	if _, err := cluster.ParseIgnored(req.ConfigValue.ValueString()); err != nil {
-		resp.Diagnostics.AddAttributeError(req.Path, "Unable to ignore the field", sentence(err.Error()))
-	}
+// checkIgnored checks the text of a field in ignore_fields.
+func checkIgnored(text string) error {
+	_, err := cluster.ParseIgnored(text)
+	return err
 }
 
 func (m *managementClusterModel) ignored(ctx context.Context) ([]cluster.IgnoredField, error) {

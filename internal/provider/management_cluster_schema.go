@@ -61,7 +61,7 @@ func (r *managementClusterResource) Schema(ctx context.Context, _ resource.Schem
 				MarkdownDescription: "Fields that somebody else sets, as `Kind/name:path` or, for all objects of a kind, `Kind:path`: for example " +
 					"`MachineDeployment/workers:spec.replicas`. They are written when the object is made and then left as they are found. The replicas of a " +
 					"MachineDeployment with the cluster autoscaler's annotations are left alone without being listed.",
-				Validators: []validator.List{listvalidator.ValueStringsAre(ignoredField{})},
+				Validators: []validator.List{listvalidator.ValueStringsAre(checkedAs("a field as Kind/name:path or Kind:path", "Unable to ignore the field", checkIgnored))},
 			},
 			"allow_single_control_plane": schema.BoolAttribute{
 				Optional: true, Computed: true, Default: booldefault.StaticBool(false),

@@ -33,7 +33,7 @@ func backupPassphraseAttribute() providerschema.StringAttribute {
 		Optional: true, Sensitive: true,
 		MarkdownDescription: fmt.Sprintf("Passphrase of at least %d characters with which backups are encrypted that name no recipients. Nothing of it lies in "+
 			"state, and it may come from an ephemeral value. `age -d` asks for it. Environment: `%s`.", shortestPassphrase, passphraseVariable),
-		Validators: []validator.String{passphraseText{}},
+		Validators: []validator.String{checkedAs("a passphrase that can be typed", "Unable to use the passphrase of backups", checkPassphrase)},
 	}
 }
 
@@ -46,21 +46,6 @@ func checkPassphrase(text string) error {
 		return fmt.Errorf("it has %d characters, and a backup, which holds the keys of all clusters, needs at least %d", utf8.RuneCountInString(text), shortestPassphrase)
 	}
 	return nil
-}
-
-type passphraseText struct{}
-
-func (passphraseText) Description(context.Context) string { return "a passphrase that can be typed" }
-
-func (v passphraseText) MarkdownDescription(ctx context.Context) string { return v.Description(ctx) }
-
-func (passphraseText) ValidateString(_ context.Context, req validator.StringRequest, resp *validator.StringResponse) {
-	if req.ConfigValue.IsNull() || req.ConfigValue.IsUnknown() {
-		return
-	}
-	if err := checkPassphrase(req.ConfigValue.ValueString()); err != nil {
-		resp.Diagnostics.AddAttributeError(req.Path, "Unable to use the passphrase of backups", sentence(err.Error()))
-	}
 }
 
 // backupPassphrase answers the passphrase of the provider block, else of the

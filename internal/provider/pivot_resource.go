@@ -196,10 +196,7 @@ func (r *pivotResource) Read(ctx context.Context, req resource.ReadRequest, resp
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	client, uid, err := r.data.reach(ctx, state.Access)
-	if err == nil && uid != state.ClusterUID.ValueString() {
-		err = fmt.Errorf("another cluster (%s) answers at %s than the one that the objects were moved to (%s)", uid, client.Config.Host, state.ClusterUID.ValueString())
-	}
+	_, _, err := r.data.reachSame(ctx, state.Access, state.ClusterUID, "the objects were moved to")
 	if err != nil && !errors.Is(err, errConfigurationUnknown) {
 		failure{verb: "refresh", thing: "the pivot", cause: err, exists: "the prior state is kept: what was moved was proven when it was moved"}.warn(&resp.Diagnostics)
 	}

@@ -67,7 +67,7 @@ func (d *providerComponentsDataSource) Schema(_ context.Context, _ datasource.Sc
 				Optional:            true,
 				MarkdownDescription: "The cert-manager that is installed with them. None, or an `external` one, adds nothing.",
 				Attributes: map[string]schema.Attribute{
-					"version":  schema.StringAttribute{Optional: true, MarkdownDescription: "The release, with its v: `v1.21.0`.", Validators: []validator.String{releaseVersion{}}},
+					"version":  schema.StringAttribute{Optional: true, MarkdownDescription: "The release, with its v: `v1.21.0`.", Validators: []validator.String{releaseVersion()}},
 					"external": schema.BoolAttribute{Optional: true, MarkdownDescription: "Somebody else installs it."},
 				},
 			},
@@ -79,7 +79,7 @@ func (d *providerComponentsDataSource) Schema(_ context.Context, _ datasource.Sc
 			"kubernetes_version": schema.StringAttribute{
 				Optional:            true,
 				MarkdownDescription: "Adds the images of an ephemeral cluster of this version with `runtime = \"local\"`: `v1.36.2`.",
-				Validators:          []validator.String{releaseVersion{}},
+				Validators:          []validator.String{releaseVersion()},
 			},
 			"releases": schema.ListNestedAttribute{
 				Computed: true, MarkdownDescription: "The releases, in the order of their labels.",
@@ -107,7 +107,7 @@ func providersOfDataSource() schema.SingleNestedAttribute {
 		credentials[name] = schema.StringAttribute{Optional: true, Sensitive: true, MarkdownDescription: "Plays no part here."}
 	}
 	entry := map[string]schema.Attribute{
-		"version":     schema.StringAttribute{Required: true, MarkdownDescription: "The release, with its v.", Validators: []validator.String{releaseVersion{}}},
+		"version":     schema.StringAttribute{Required: true, MarkdownDescription: "The release, with its v.", Validators: []validator.String{releaseVersion()}},
 		"url":         schema.StringAttribute{Optional: true, MarkdownDescription: "Where the components file lies, as in `capi_providers`."},
 		"variables":   schema.MapAttribute{Optional: true, Sensitive: true, ElementType: types.StringType, MarkdownDescription: "Plays no part here."},
 		"credentials": schema.SingleNestedAttribute{Optional: true, Sensitive: true, MarkdownDescription: "Plays no part here.", Attributes: credentials},

@@ -61,7 +61,7 @@ func providerEntryAttributes() map[string]schema.Attribute {
 		"version": schema.StringAttribute{
 			Required:            true,
 			MarkdownDescription: "The release, with its v: `v1.14.2`.",
-			Validators:          []validator.String{releaseVersion{}},
+			Validators:          []validator.String{releaseVersion()},
 		},
 		"url": schema.StringAttribute{
 			Optional: true,
@@ -88,21 +88,8 @@ func providerEntryAttributes() map[string]schema.Attribute {
 }
 
 // releaseVersion checks that a text is a release such as v1.2.3.
-type releaseVersion struct{}
-
-func (releaseVersion) Description(context.Context) string {
-	return "a release with its v, such as v1.2.3"
-}
-
-func (v releaseVersion) MarkdownDescription(ctx context.Context) string { return v.Description(ctx) }
-
-func (releaseVersion) ValidateString(_ context.Context, req validator.StringRequest, resp *validator.StringResponse) {
-	if !given(req.ConfigValue) {
-		return
-	}
-	if err := capi.CheckVersion(req.ConfigValue.ValueString()); err != nil {
-		resp.Diagnostics.AddAttributeError(req.Path, "Unable to use the version", sentence(err.Error()))
-	}
+func releaseVersion() validator.String {
+	return checkedAs("a release with its v, such as v1.2.3", "Unable to use the version", capi.CheckVersion)
 }
 
 type providerEntryModel struct {
@@ -258,7 +245,7 @@ func certManagerAttribute() schema.SingleNestedAttribute {
 			"version": schema.StringAttribute{
 				Optional:            true,
 				MarkdownDescription: "The release, with its v: `v1.21.0`. Required unless `external` is set.",
-				Validators:          []validator.String{releaseVersion{}},
+				Validators:          []validator.String{releaseVersion()},
 			},
 			"external": schema.BoolAttribute{
 				Optional:            true,

@@ -183,7 +183,7 @@ func (r *providersResource) Read(ctx context.Context, req resource.ReadRequest, 
 	resp.Diagnostics.Append(diags...)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	installed, uid, err := r.look(ctx, &state)
+	client, uid, installed, err := r.look(ctx, &state)
 	if err != nil {
 		failure{verb: "refresh", thing: state.thing(), cause: err, exists: "the prior state is kept"}.warn(&resp.Diagnostics)
 		return
@@ -197,7 +197,7 @@ func (r *providersResource) Read(ctx context.Context, req resource.ReadRequest, 
 	if complete := state.store(ctx, installed); !complete && state.Phase.ValueString() == phaseReady {
 		state.Phase = types.StringValue(phaseDrifted)
 	}
-	if err := r.finish(ctx, &state); err != nil {
+	if err := state.finish(ctx, client); err != nil {
 		failure{verb: "refresh", thing: state.thing(), cause: err, exists: "the providers work"}.warn(&resp.Diagnostics)
 	}
 	resp.Diagnostics.Append(resp.State.Set(ctx, &state)...)
@@ -207,28 +207,21 @@ func (r *providersResource) Read(ctx context.Context, req resource.ReadRequest, 
 // finish writes the mark that keeps other resources off. It is written here,
 // where the state holds the resource for sure: until then a run that lost its
 // state takes the providers up.
-func (r *providersResource) finish(ctx context.Context, state *providersModel) error {
-	if state.method() != capi.Clusterctl || state.Phase.ValueString() != phaseReady || state.Instance.IsNull() {
+func (m *providersModel) finish(ctx context.Context, client *kube.Client) error {
+	if m.method() != capi.Clusterctl || m.Phase.ValueString() != phaseReady || m.Instance.IsNull() {
 		return nil
 	}
-	client, _, err := r.data.reach(ctx, state.Cluster)
-	if err != nil {
-		return err
-	}
-	return capi.Finish(ctx, client.Config, state.Instance.ValueString())
+	return capi.Finish(ctx, client.Config, m.Instance.ValueString())
 }
 
 // look reads the inventory of the cluster that the providers were installed on.
-func (r *providersResource) look(ctx context.Context, state *providersModel) ([]capi.Installed, string, error) {
-	client, uid, err := r.data.reach(ctx, state.Cluster)
+func (r *providersResource) look(ctx context.Context, state *providersModel) (*kube.Client, string, []capi.Installed, error) {
+	client, uid, err := r.data.reachSame(ctx, state.Cluster, state.ClusterUID, "they were installed on")
 	if err != nil {
-		return nil, "", err
-	}
-	if given(state.ClusterUID) && state.ClusterUID.ValueString() != uid {
-		return nil, "", fmt.Errorf("another cluster (%s) answers at %s than the one that they were installed on (%s)", uid, client.Config.Host, state.ClusterUID.ValueString())
+		return nil, "", nil, err
 	}
 	installed, err := capi.Inventory(ctx, client.Config)
-	return installed, uid, err
+	return client, uid, installed, err
 }
 
 // Update changes versions and variables in place, finishes what is unfinished,
@@ -278,14 +271,12 @@ func (r *providersResource) remove(ctx context.Context, state *providersModel) (
 	if err := r.data.awake(ctx, state.Cluster, reporter(nil)); err != nil {
 		return nil, err
 	}
-	client, uid, err := r.data.reach(ctx, state.Cluster)
+	client, _, err := r.data.reachSame(ctx, state.Cluster, state.ClusterUID, "they were installed on")
 	switch {
 	case kube.IsAbsent(err):
 		return nil, nil
 	case err != nil:
 		return nil, err
-	case given(state.ClusterUID) && state.ClusterUID.ValueString() != uid:
-		return nil, fmt.Errorf("another cluster (%s) answers at %s than the one that they were installed on (%s)", uid, client.Config.Host, state.ClusterUID.ValueString())
 	}
 	if state.OnDestroy.ValueString() != onDestroyRemove {
 		stay, err = capi.Clusters(ctx, client.Config)

@@ -153,12 +153,18 @@ func settingBool(value bool, description string) schema.BoolAttribute {
 
 // checkedValidator runs an engine's own check on a string.
 type checkedValidator struct {
-	what  string
-	check func(string) error
+	what    string
+	summary string
+	check   func(string) error
 }
 
 func checked(what string, check func(string) error) validator.String {
-	return checkedValidator{what: what, check: check}
+	return checkedAs(what, "Unable to use the value", check)
+}
+
+// checkedAs is checked with an error of its own summary.
+func checkedAs(what, summary string, check func(string) error) validator.String {
+	return checkedValidator{what: what, summary: summary, check: check}
 }
 
 func (v checkedValidator) Description(context.Context) string         { return "must be " + v.what }
@@ -170,6 +176,6 @@ func (v checkedValidator) ValidateString(_ context.Context, req validator.String
 		return
 	}
 	if err := v.check(req.ConfigValue.ValueString()); err != nil {
-		resp.Diagnostics.AddAttributeError(req.Path, "Unable to use the value", sentence(err.Error()))
+		resp.Diagnostics.AddAttributeError(req.Path, v.summary, sentence(err.Error()))
 	}
 }
