@@ -4,13 +4,11 @@
 package helm
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/plane"
 )
 
 // workVariable makes the test binary a program that does one piece of work, in
@@ -128,18 +127,7 @@ func (f *fixture) killed(t *testing.T, at int, prepare func(*testing.T, *fixture
 	w, after := prepare(t, mine)
 	proxy, _ := mine.proxy(t)
 	w.Host = proxy.URL
-	text, err := json.Marshal(w)
-	if err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := exec.CommandContext(t.Context(), self)
-	program.Env = append(os.Environ(), workVariable+"="+string(text))
-	var output bytes.Buffer
-	program.Stdout, program.Stderr = &output, &output
+	program, output := plane.Program(t, workVariable, w)
 	var struck atomic.Bool
 	started := make(chan struct{})
 	proxy.Strike(at, func() {
@@ -151,12 +139,12 @@ func (f *fixture) killed(t *testing.T, at int, prepare func(*testing.T, *fixture
 		t.Fatal(err)
 	}
 	close(started)
-	err = program.Wait()
+	err := program.Wait()
 	if !struck.Load() && err != nil && !w.Spec.Atomic {
-		t.Fatalf("before write %d: %v\n%s", at, err, &output)
+		t.Fatalf("before write %d: %v\n%s", at, err, output)
 	}
 	if !t.Run(fmt.Sprintf("write %d", at), after) {
-		t.Logf("the killed run said:\n%s", &output)
+		t.Logf("the killed run said:\n%s", output)
 	}
 	return struck.Load()
 }

@@ -5,11 +5,9 @@ package kind
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -24,6 +22,7 @@ import (
 
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/bootstrap"
 	"github.com/terraform-provider-capi/terraform-provider-capi/internal/kube"
+	"github.com/terraform-provider-capi/terraform-provider-capi/internal/lab/plane"
 )
 
 const (
@@ -157,22 +156,11 @@ func TestOnARealEngine(t *testing.T) {
 // cluster is up.
 func killDuringCreation(t *testing.T, e *engine, c creation) {
 	t.Helper()
-	text, err := json.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := exec.CommandContext(t.Context(), self)
-	program.Env = append(os.Environ(), createVariable+"="+string(text))
-	var output strings.Builder
-	program.Stdout, program.Stderr = &output, &output
+	program, output := plane.Program(t, createVariable, c)
 	if err := program.Start(); err != nil {
 		t.Fatal(err)
 	}
-	err = kube.Wait(t.Context(), "the container of the cluster", func(context.Context) (bool, string, error) {
+	err := kube.Wait(t.Context(), "the container of the cluster", func(context.Context) (bool, string, error) {
 		found, err := e.nodesOf(c.Cluster.Name)
 		return len(found) > 0, "", err
 	})
@@ -180,6 +168,6 @@ func killDuringCreation(t *testing.T, e *engine, c creation) {
 		t.Fatal(err)
 	}
 	if err := program.Wait(); err == nil {
-		t.Fatalf("the run that was to be killed came to its end:\n%s", output.String())
+		t.Fatalf("the run that was to be killed came to its end:\n%s", output)
 	}
 }
