@@ -35,12 +35,10 @@ func (r *run) adopt(ctx context.Context) error {
 		}
 	}
 	held, copied := idsOf(here), idsOf(there)
-	for _, n := range here.placed() {
+	for _, n := range here.deleted() {
 		// That move had begun to delete: on a side that is un-paused its controllers
 		// would destroy the machine behind such an object.
-		if !n.object.GetDeletionTimestamp().IsZero() {
-			held.Delete(n.ID)
-		}
+		held.Delete(n.ID)
 	}
 	switch {
 	case r.source != nil && held.IsSuperset(copied):

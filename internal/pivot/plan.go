@@ -76,8 +76,8 @@ func (r *run) settle(ctx context.Context) error {
 		if err != nil {
 			return false, err
 		}
-		if n := g.deleted(); n != nil && !r.unattended {
-			last, now = "", n.ID.String()+" is being deleted"
+		if gone := g.deleted(); len(gone) > 0 && !r.unattended {
+			last, now = "", gone[0].ID.String()+" is being deleted"
 			return false, nil
 		}
 		digest := g.digest()
@@ -91,15 +91,10 @@ func (r *run) settle(ctx context.Context) error {
 	return err
 }
 
-// deleted answers an object that moves and that somebody has deleted: its copy
-// would live on.
-func (g *graph) deleted() *node {
-	for _, n := range g.placed() {
-		if !n.object.GetDeletionTimestamp().IsZero() {
-			return n
-		}
-	}
-	return nil
+// deleted answers the objects that move and that somebody has deleted: their
+// copies would live on.
+func (g *graph) deleted() []*node {
+	return slices.DeleteFunc(g.placed(), func(n *node) bool { return n.object.GetDeletionTimestamp().IsZero() })
 }
 
 // plan writes down what the graph says. The phase is the first.
@@ -124,10 +119,8 @@ func (r *run) plan(ctx context.Context) (*journal, error) {
 		}
 	}
 	r.describe(j)
-	for _, n := range r.graph.placed() {
-		if !n.object.GetDeletionTimestamp().IsZero() {
-			r.skip(ctx, n.ID.String()+" was being deleted, which nobody carried out: it lives on after the move. Delete it again on the target if that is still meant")
-		}
+	for _, n := range r.graph.deleted() {
+		r.skip(ctx, n.ID.String()+" was being deleted, which nobody carried out: it lives on after the move. Delete it again on the target if that is still meant")
 	}
 	j.Skipped = r.skipped
 	return j, nil
@@ -180,8 +173,8 @@ func (r *run) refresh(ctx context.Context) error {
 		return err
 	}
 	r.graph = g
-	if n := g.deleted(); n != nil && !r.unattended {
-		return fmt.Errorf("%s was deleted right before the pause: apply again when it is gone", n.ID)
+	if gone := g.deleted(); len(gone) > 0 && !r.unattended {
+		return fmt.Errorf("%s was deleted right before the pause: apply again when it is gone", gone[0].ID)
 	}
 	if err := r.checkHeldBack(); err != nil {
 		return err
@@ -229,8 +222,8 @@ func (r *run) verify(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if n := source.deleted(); n != nil && !r.unattended {
-		return fmt.Errorf("somebody deleted %s while it was moved: apply again when it is gone", n.ID)
+	if gone := source.deleted(); len(gone) > 0 && !r.unattended {
+		return fmt.Errorf("somebody deleted %s while it was moved: apply again when it is gone", gone[0].ID)
 	}
 	if source.digest() != r.journal.Digest {
 		return fmt.Errorf("%w: %s", errSourceChanged, r.firstChange(source))
